@@ -1,0 +1,181 @@
+"""What everything else takes: the store, the clock, the ids, the registry of tasks. It knows no concrete driver."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import random
+from collections.abc import Callable, Coroutine, Sequence
+from datetime import timedelta
+from typing import Any, Protocol, TypeVar
+from uuid import UUID
+
+from holdfast.clock import Clock
+from holdfast.errors import DuplicateTask, QueueFull, ResultTimeout, UnknownTask
+from holdfast.ids import Ids
+from holdfast.job import JobRecord, NewJob
+from holdfast.portal import Portal
+from holdfast.store import Enqueued, HintKind, PublishedTask, Queue, Store, TaskDefinition
+from holdfast.waiting import Endings
+
+Result = TypeVar("Result")
+
+_LOOK_FOR_ROOM_EVERY = 0.25
+_DEFINITIONS_FRESH_FOR = 10.0
+
+
+class RegisteredTask(Protocol):
+    """What the registry keeps."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def aliases(self) -> tuple[str, ...]: ...
+    @property
+    def place(self) -> str: ...
+    def definition(self) -> TaskDefinition: ...
+
+
+class Engine:
+    """One app's machinery in one process. Nothing is opened before it is used, and a fork starts anew."""
+
+    def __init__(
+        self, make_store: Callable[[], Store], clock: Clock, ids: Ids | None = None, queues: Sequence[Queue] = ()
+    ) -> None:
+        self.clock = clock
+        self.ids = ids or Ids(clock)
+        self.tasks: dict[str, RegisteredTask] = {}
+        self._make_store = make_store
+        self._queues = tuple(queues)
+        self._portal = Portal()
+        self._endings = Endings()
+        self._store: Store | None = None
+        self._process = 0
+        self._is_ready = False
+        self._definitions: dict[str, tuple[float, PublishedTask]] = {}
+
+    # ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @property
+    def store(self) -> Store:
+        """This process's store. In a forked child the parent's is let go of, untouched."""
+        if self._process != os.getpid():
+            if self._store is not None:
+                self._store.abandon()
+            self._process = os.getpid()
+            self._endings = Endings()
+            self._is_ready = False
+        if self._store is None:
+            self._store = self._make_store()
+        return self._store
+
+    async def ready(self) -> Store:
+        """The store, open, with the queues declared."""
+        store = self.store
+        if not self._is_ready:
+            await store.open()
+            if self._queues:
+                await store.declare_queues(self._queues)
+            self._is_ready = True
+        return store
+
+    async def close(self) -> None:
+        store, self._store = self._store, None
+        self._is_ready = False
+        if store is not None and self._process == os.getpid():
+            await store.close()
+
+    def wait(self, coroutine: Coroutine[Any, Any, Result], instead: str) -> Result:
+        """Run a coroutine for a synchronous caller."""
+        return self._portal.run(coroutine, instead)
+
+    def close_portal(self) -> None:
+        self._portal.close()
+
+    # ── tasks ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def register(self, task: RegisteredTask) -> None:
+        """Make a task known under its name and its aliases."""
+        for name in (task.name, *task.aliases):
+            other = self.tasks.get(name)
+            if other is not None:
+                raise DuplicateTask(
+                    f"Two tasks are named {name!r}: one at {other.place}, one at {task.place}. Give one of them name=…."
+                )
+        for name in (task.name, *task.aliases):
+            self.tasks[name] = task
+
+    async def publish_tasks(self) -> None:
+        """Store the definitions of all tasks, for services that enqueue by name."""
+        store = await self.ready()
+        unique = {task.name: task for task in self.tasks.values()}
+        await store.publish_tasks([task.definition() for task in unique.values()])
+
+    async def published(self, name: str) -> PublishedTask:
+        """The stored definition of a task; UnknownTask if there is none."""
+        now = self.clock.monotonic()
+        cached = self._definitions.get(name)
+        if cached is not None and now - cached[0] < _DEFINITIONS_FRESH_FOR:
+            return cached[1]
+        store = await self.ready()
+        found = await store.tasks([name])
+        if not found:
+            raise UnknownTask(
+                f"No task named {name!r} has been published. Check the name; a worker or server of the service "
+                "that has its code must have run once against this database."
+            )
+        if len(self._definitions) >= 1000:
+            self._definitions.clear()
+        self._definitions[name] = (now, found[0])
+        return found[0]
+
+    # ── enqueuing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def enqueue(self, jobs: Sequence[NewJob], wait: timedelta, tx: object | None = None) -> list[Enqueued]:
+        """Enqueue all or none, waiting for room in a full queue; QueueFull if there is none in time."""
+        store = self._store if self._is_ready and self._process == os.getpid() else None
+        if store is None:
+            store = await self.ready()
+        try:
+            return await store.enqueue(jobs, tx)
+        except QueueFull as full:
+            if tx is not None or not wait or full.never_fits:
+                raise
+        return await self._enqueue_when_there_is_room(store, jobs, wait)
+
+    async def _enqueue_when_there_is_room(
+        self, store: Store, jobs: Sequence[NewJob], wait: timedelta
+    ) -> list[Enqueued]:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait.total_seconds()
+        async with store.changes([HintKind.ROOM]) as hints:
+            while True:
+                try:
+                    return await store.enqueue(jobs)
+                except QueueFull:
+                    left = deadline - loop.time()
+                    if left <= 0:
+                        raise
+                # Jittered, so that a crowd of producers does not come back as one.
+                nap = min(left, _LOOK_FOR_ROOM_EVERY * random.uniform(0.5, 1.5))
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(nap):
+                        await anext(hints)
+
+    def enqueue_in(self, tx: object, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """Enqueue on a synchronous connection of the caller's, in the caller's thread."""
+        return self.store.enqueue_in(tx, jobs)
+
+    # ── results ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def ended(self, id: UUID, timeout: timedelta | None) -> JobRecord:
+        """The record of a job once it is in a final state; ResultTimeout if that takes too long."""
+        store = await self.ready()
+        try:
+            async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
+                return await self._endings.wait(store, id)
+        except TimeoutError:
+            raise ResultTimeout(
+                f"Job {id} has not finished in the time given. It goes on; ask again later, or look at why it waits."
+            ) from None

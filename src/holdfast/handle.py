@@ -1,0 +1,181 @@
+"""Job: the user's handle on one job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
+from uuid import UUID
+
+import msgspec
+
+from holdfast.codec import check_payload, check_schema, decode_any
+from holdfast.engine import Engine
+from holdfast.errors import IdempotencyConflict, JobCancelled, JobFailed, JobNotFound, NotAllowedInState, UnknownTask
+from holdfast.job import Attempt, JobRecord, JobState
+from holdfast.span import Span, parse_span
+from holdfast.store import Ruling
+
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Job(Generic[R_co]):
+    """A job that was enqueued, or that is asked about by its id. Holds no connection; cheap to make and to keep."""
+
+    __slots__ = ("_decode", "_edit", "_engine", "existing", "id")
+
+    def __init__(
+        self,
+        engine: Engine,
+        id: UUID,
+        decode: Callable[[str | None], R_co],
+        edit: Callable[[str], str] | None = None,
+        *,
+        existing: bool = False,
+    ) -> None:
+        self._engine = engine
+        self._decode = decode
+        self._edit = edit
+        self.id = id
+        self.existing = existing
+        """The job was there before: its idempotency key, unique key or id was known."""
+
+    def __repr__(self) -> str:
+        return f"<Job {self.id}{' (existing)' if self.existing else ''}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Job) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def aresult(self, timeout: Span | None = None) -> R_co:
+        """Wait until the job has ended and return what its task returned.
+
+        `JobFailed`, with the remote traceback, if it is dead; `JobCancelled` if it was cancelled; `ResultTimeout`
+        if it has not ended in time. Cancelling the wait does nothing to the job.
+        """
+        record = await self._engine.ended(self.id, None if timeout is None else parse_span(timeout, "timeout"))
+        if record.state is JobState.COMPLETED:
+            return self._decode(record.result_json)
+        raise await self._failure(record)
+
+    def result(self, timeout: Span | None = None) -> R_co:
+        """`aresult` for synchronous code."""
+        return self._engine.wait(self.aresult(timeout), "job.aresult")
+
+    async def arecord(self) -> JobRecord:
+        """All that is known of the job now."""
+        store = await self._engine.ready()
+        records = await store.get([self.id])
+        if not records:
+            raise _not_found(self.id)
+        return records[0]
+
+    def record(self) -> JobRecord:
+        """`arecord` for synchronous code."""
+        return self._engine.wait(self.arecord(), "job.arecord")
+
+    async def astate(self) -> JobState:
+        """The job's state now."""
+        return (await self.arecord()).state
+
+    def state(self) -> JobState:
+        """`astate` for synchronous code."""
+        return self._engine.wait(self.astate(), "job.astate")
+
+    async def aattempts(self) -> list[Attempt]:
+        """Every run of the job that is remembered, oldest first."""
+        await self.arecord()
+        return await self._engine.store.attempts(self.id)
+
+    def attempts(self) -> list[Attempt]:
+        """`aattempts` for synchronous code."""
+        return self._engine.wait(self.aattempts(), "job.aattempts")
+
+    # ── steering ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def acancel(self, reason: str = "") -> None:
+        """A waiting job is cancelled at once; a running one is asked to stop and stays active until it has."""
+        store = await self._engine.ready()
+        self._check(await store.cancel([self.id], reason[:1000]), "cancel", "It has ended already.")
+
+    def cancel(self, reason: str = "") -> None:
+        """`acancel` for synchronous code."""
+        self._engine.wait(self.acancel(reason), "job.acancel")
+
+    async def aretry(self, args: Mapping[str, Any] | None = None) -> None:
+        """Run a dead or cancelled job again, with a fresh budget of attempts. Its history is kept.
+
+        The arguments named in `args` are replaced, the others stay; they are checked like those of a new job.
+        """
+        store = await self._engine.ready()
+        edited = None if args is None else await self._edited(args)
+        self._check(await store.retry([self.id], edited), "retry", "Only dead and cancelled jobs can be retried.")
+
+    def retry(self, args: Mapping[str, Any] | None = None) -> None:
+        """`aretry` for synchronous code."""
+        self._engine.wait(self.aretry(args), "job.aretry")
+
+    async def arun_now(self) -> None:
+        """Don't wait for the time of a scheduled or retrying job any longer."""
+        store = await self._engine.ready()
+        self._check(await store.run_now([self.id]), "run_now", "Only waiting jobs can be run now.")
+
+    def run_now(self) -> None:
+        """`arun_now` for synchronous code."""
+        self._engine.wait(self.arun_now(), "job.arun_now")
+
+    async def _edited(self, changes: Mapping[str, Any]) -> str:
+        record = await self.arecord()
+        merged = check_payload({**record.args, **changes}, task=record.task)
+        if self._edit is not None:
+            return self._edit(merged)
+        try:
+            published = await self._engine.published(record.task)
+        except UnknownTask:
+            return merged  # nobody here knows what it takes; its worker will
+        check_schema(record.task, published.definition.schema, merged)
+        return merged
+
+    def _check(self, rulings: Mapping[UUID, Ruling], verb: str, why: str) -> None:
+        ruling = rulings[self.id]
+        if ruling.state is None:
+            raise _not_found(self.id)
+        if ruling.holder is not None:
+            raise IdempotencyConflict(
+                f"Job {self.id} can't run again: its key belongs to job {ruling.holder} by now. Retry that one.",
+                existing=ruling.holder,
+            )
+        if not ruling.is_done:
+            raise NotAllowedInState(f"{verb}: job {self.id} is {ruling.state}. {why}", state=ruling.state)
+
+    async def _failure(self, record: JobRecord) -> JobFailed:
+        if record.state is JobState.CANCELLED:
+            reason = f": {record.cancel_reason}" if record.cancel_reason else ""
+            return JobCancelled(f"Job {self.id} ({record.task}) was cancelled{reason}.", id=self.id)
+        attempts = await self._engine.store.attempts(self.id)
+        last = attempts[-1].failure if attempts else None
+        trace = last.traceback if last else None
+        message = f"Job {self.id} ({record.task}) is dead: {record.error_type}: {record.error_message}"
+        return JobFailed(
+            f"{message}\n\n{trace}" if trace else message,
+            id=self.id,
+            error_type=record.error_type,
+            error_message=record.error_message,
+            traceback=trace,
+        )
+
+
+def untyped(engine: Engine, id: UUID, *, existing: bool = False) -> Job[Any]:
+    """A handle on a job whose task is not known here: its result is plain data."""
+    return Job(engine, id, decode_any, existing=existing)
+
+
+def _not_found(id: UUID) -> JobNotFound:
+    return JobNotFound(f"There is no job {id}. It may have been pruned after its retention, or discarded.")
+
+
+def plain_arguments(payload: str) -> dict[str, Any]:
+    return msgspec.json.decode(payload, type=dict[str, Any])

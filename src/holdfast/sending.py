@@ -1,0 +1,72 @@
+"""Enqueuing by name, from a service that does not have the task's code: its published definition says how."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+from holdfast.codec import check_payload, check_schema, fingerprint
+from holdfast.engine import Engine
+from holdfast.handle import Job, plain_arguments, untyped
+from holdfast.job import Delivery, NewJob
+from holdfast.options import JobOptions, JobSettings, check_job_options
+from holdfast.store import TaskDefinition, check_name
+from holdfast.task import Task
+from holdfast.template import Template
+
+
+async def send(engine: Engine, name: str, args: Mapping[str, Any], options: JobOptions) -> Job[Any]:
+    """Enqueue a task by name. Its arguments are checked against its signature, known here or published."""
+    check_name(name, "the task's name")
+    settings = check_job_options(options)
+    task = engine.tasks.get(name)
+    if isinstance(task, Task):
+        return await task.options(**options).aenqueue(**args)
+    definition = (await engine.published(name)).definition
+    payload = check_payload(args, task=definition.name)
+    check_schema(definition.name, definition.schema, payload)
+    new = _new_job(definition, payload, settings, settings.id or engine.ids.make())
+    (answer,) = await engine.enqueue([new], settings.wait, settings.tx)
+    return untyped(engine, answer.id, existing=answer.is_existing)
+
+
+def _new_job(definition: TaskDefinition, payload: str, given: JobSettings, id: UUID) -> NewJob:
+    arguments, defaults = plain_arguments(payload), _defaults(definition)
+    key = given.idempotency_key
+    if key is None and definition.idempotency_key is not None:
+        key = Template(definition.idempotency_key).render(arguments, defaults)
+    unique_key = None if definition.unique is None else Template(definition.unique).render(arguments, defaults)
+    expires_in = given.expires_in
+    if expires_in is None and given.expires_at is None:
+        expires_in = _span(definition.expires)
+    return NewJob(
+        id=id,
+        task=definition.name,
+        queue=given.queue or definition.queue,
+        args=payload,
+        priority=definition.priority if given.priority is None else given.priority,
+        max_attempts=definition.max_attempts,
+        delivery=Delivery(definition.delivery),
+        delay=given.delay,
+        at=given.at,
+        expires_in=expires_in,
+        expires_at=given.expires_at,
+        idempotency_key=key,
+        fingerprint=None if key is None else fingerprint(payload),
+        unique_key=unique_key,
+        unique_window=_span(definition.unique_window),
+        tags=given.tags,
+        context=given.context,
+        is_repeat=given.id is not None,
+    )
+
+
+def _defaults(definition: TaskDefinition) -> dict[str, Any]:
+    properties: dict[str, dict[str, Any]] = definition.schema.get("properties", {})
+    return {name: schema["default"] for name, schema in properties.items() if "default" in schema}
+
+
+def _span(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)

@@ -1,0 +1,486 @@
+"""The store contract: the durable truth about jobs, as verbs of the domain.
+
+Every verb is one transaction: it happens whole or not at all, also when the caller is
+cancelled while waiting for it. All of them take and return batches. What decides about
+time is the store's clock. One store object serves any number of event loops and threads
+of its process; what it must keep apart is its own business.
+
+`holdfast.testing.store_contract` is the suite that every store passes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from typing import Any, Final, Protocol
+from uuid import UUID
+
+import msgspec
+
+from holdfast.errors import InvalidOption, QueueFull
+from holdfast.job import Attempt, ClaimedJob, Failure, FailureKind, JobRecord, JobState, NewJob
+from holdfast.lifecycle import Transition
+from holdfast.liveness import Sighting
+from holdfast.outcome import Crashed
+from holdfast.span import Span, parse_span
+
+DEFAULT_BOUND: Final = 100_000
+LARGEST_BATCH: Final = 10_000
+LARGEST_PAGE: Final = 1_000
+LONGEST_HISTORY: Final = 100
+"""Attempts remembered per job; the oldest go first."""
+WORKER_RETENTION: Final = timedelta(hours=1)
+"""How long a dead worker is shown."""
+
+
+# ── settings ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, init=False)
+class Retention:
+    """How long what is over is kept. Dead letters stay until somebody discards them."""
+
+    completed: timedelta
+    cancelled: timedelta
+    idempotency: timedelta
+
+    def __init__(self, *, completed: Span = "24h", cancelled: Span = "24h", idempotency: Span = "24h") -> None:
+        object.__setattr__(self, "completed", parse_span(completed, "Retention(completed)"))
+        object.__setattr__(self, "cancelled", parse_span(cancelled, "Retention(cancelled)"))
+        object.__setattr__(self, "idempotency", parse_span(idempotency, "Retention(idempotency)"))
+
+
+@dataclass(frozen=True)
+class Queue:
+    """A queue as the code declares it. Waiting jobs count against `bound`, jobs due later against `scheduled_bound`."""
+
+    name: str
+    bound: int = DEFAULT_BOUND
+    scheduled_bound: int = DEFAULT_BOUND
+
+    def __post_init__(self) -> None:
+        check_name(self.name, "Queue(name)")
+        check_bound(self.bound, "Queue(bound)")
+        check_bound(self.scheduled_bound, "Queue(scheduled_bound)")
+
+
+# ── values that the verbs take and return ────────────────────────────────────────────────────────────────────────────
+
+
+class Enqueued(msgspec.Struct, frozen=True, gc=False):
+    """The answer to one enqueued job. `is_existing`: a key or the id led to a job that was there before."""
+
+    id: UUID
+    is_existing: bool = False
+
+
+class Settlement(msgspec.Struct, frozen=True, gc=False):
+    """What is to become of a claimed job. `is_keyed` may be False if the claim said so, which saves a look-up."""
+
+    id: UUID
+    token: UUID
+    transition: Transition
+    is_keyed: bool = True
+
+
+class Settled(StrEnum):
+    """The answer to one settlement."""
+
+    APPLIED = "applied"
+    ALREADY = "already"
+    """This very settlement was made before, and its answer was lost."""
+    STALE = "stale"
+    """The claim is not held any more: the job may be running elsewhere. Nothing was changed."""
+
+
+class Ruling(msgspec.Struct, frozen=True):
+    """The answer to something that a person asked of one job: its state afterwards; None if there is no such job."""
+
+    is_done: bool
+    state: JobState | None
+    holder: UUID | None = None
+    """Of a retry that was refused because its idempotency key has passed on: the job that has it now."""
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """What a tick moved, and how long until the next job is due; None if none is scheduled."""
+
+    ripened: int
+    expired: int
+    next_in: timedelta | None
+
+
+class Held(msgspec.Struct, frozen=True):
+    """What a worker believes that it holds: its jobs, and the tokens of claims whose answer it still awaits."""
+
+    jobs: Mapping[UUID, UUID]
+    claiming: frozenset[UUID] = frozenset()
+
+
+class Beaten(msgspec.Struct, frozen=True):
+    """The answer to a heartbeat."""
+
+    is_alive: bool
+    """False: you were declared dead; drop everything and register anew."""
+    taken: list[UUID] = []
+    """Jobs you hold that are not yours any more: stop them."""
+    cancelled: list[UUID] = []
+    """Jobs of yours whose cancellation was asked for."""
+    released: list[UUID] = []
+    """Jobs the store thought you held; they were given back."""
+
+
+class NewWorker(msgspec.Struct, frozen=True):
+    """A worker that registers."""
+
+    id: UUID
+    name: str
+    host: str = ""
+    pid: int = 0
+    queues: tuple[str, ...] = ()
+
+
+class WorkerRecord(msgspec.Struct, frozen=True):
+    """A worker as the store knows it."""
+
+    id: UUID
+    name: str
+    host: str
+    pid: int
+    queues: tuple[str, ...]
+    started_at: datetime
+    beat_at: datetime
+    beat: int
+    dead_at: datetime | None = None
+    active: int = 0
+
+
+class QueueRecord(msgspec.Struct, frozen=True):
+    """A queue as the store knows it. A bound that was set at run time overrides the declared one."""
+
+    name: str
+    waiting: int = 0
+    scheduled: int = 0
+    declared_bound: int = DEFAULT_BOUND
+    override_bound: int | None = None
+    scheduled_bound: int = DEFAULT_BOUND
+    paused_at: datetime | None = None
+
+    @property
+    def bound(self) -> int:
+        return self.declared_bound if self.override_bound is None else self.override_bound
+
+    @property
+    def is_paused(self) -> bool:
+        return self.paused_at is not None
+
+    def refuse(self, waiting: int, scheduled: int) -> QueueFull | None:
+        """The error for so many more jobs, if there is no room for them."""
+        if waiting and self.waiting + waiting > self.bound:
+            return _full(self.name, f"{self.waiting:,} jobs wait", waiting, self.bound)
+        if scheduled and self.scheduled + scheduled > self.scheduled_bound:
+            return _full(self.name, f"{self.scheduled:,} jobs are scheduled", scheduled, self.scheduled_bound)
+        return None
+
+
+class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """All that must be known of a task to enqueue it without its code."""
+
+    name: str
+    queue: str = "default"
+    priority: int = 5
+    max_attempts: int = 5
+    delivery: str = "at_least_once"
+    soft_timeout: float | None = None
+    timeout: float | None = None
+    expires: float | None = None
+    idempotency_key: str | None = None
+    unique: str | None = None
+    unique_window: float | None = None
+    redact: tuple[str, ...] = ()
+    aliases: tuple[str, ...] = ()
+    schema: dict[str, Any] = {}
+
+
+class PublishedTask(msgspec.Struct, frozen=True):
+    """A definition in the store, and when it last changed."""
+
+    definition: TaskDefinition
+    revision: int
+    published_at: datetime
+
+
+class Filter(msgspec.Struct, frozen=True, kw_only=True):
+    """Which jobs to read. Everything given must hold; `tags` must all be there; `args` compares dotted names."""
+
+    states: frozenset[JobState] = frozenset()
+    queue: str | None = None
+    task: str | None = None
+    tags: tuple[str, ...] = ()
+    args: Mapping[str, str | int | float | bool | None] = {}
+    created_from: datetime | None = None
+    created_before: datetime | None = None
+    finished_before: datetime | None = None
+    error_type: str | None = None
+
+
+class Page(msgspec.Struct, frozen=True):
+    """Jobs, newest first, and the cursor of the next page; None on the last one."""
+
+    jobs: list[JobRecord]
+    next_cursor: UUID | None = None
+
+
+class Pruned(msgspec.Struct, frozen=True):
+    """What a prune removed. `is_done`: there is nothing more to remove now."""
+
+    jobs: int
+    keys: int
+    workers: int
+    is_done: bool
+
+
+# ── hints ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class HintKind(StrEnum):
+    WORK = "work"
+    """Jobs became ready in a queue."""
+    FINISHED = "finished"
+    """Jobs reached a final state."""
+    CANCEL = "cancel"
+    """The cancellation of running jobs was asked for."""
+    CONTROL = "control"
+    """A queue was paused, resumed or given another bound."""
+    ROOM = "room"
+    """A queue that was full, or nearly so, has room again."""
+
+
+class Hint(msgspec.Struct, frozen=True):
+    """Something may have changed. Without queues or ids: anywhere."""
+
+    kind: HintKind
+    queues: frozenset[str] = frozenset()
+    ids: frozenset[UUID] = frozenset()
+
+    def concerns(self, ids: Iterable[UUID]) -> bool:
+        return not self.ids or not self.ids.isdisjoint(ids)
+
+
+# ── the verbs ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class JobVerbs(Protocol):
+    """What producers and workers do with jobs."""
+
+    async def enqueue(self, jobs: Sequence[NewJob], tx: object | None = None) -> list[Enqueued]:
+        """Insert jobs, or find them by id, idempotency key or unique key: all of them or none.
+
+        When this returns the jobs are on disk. `QueueFull` if a bound refuses any of them, `IdempotencyConflict`
+        if a key was used with another fingerprint. With `tx`, a connection of the caller's, the jobs
+        exist if and only if the caller commits, and the answer comes before that.
+        """
+        ...
+
+    def enqueue_in(self, tx: object, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """The same on a synchronous connection of the caller's, in the caller's thread.
+
+        `WrongDatabase` if that is not this store's database. A refusal leaves the transaction usable.
+        """
+        ...
+
+    async def claim(self, worker: UUID, token: UUID, demand: Mapping[str, int]) -> list[ClaimedJob]:
+        """Take ready jobs, at most `demand` of each queue, for this worker, under a token it has just made.
+
+        By priority, then given back before fresh, then in the order of becoming ready. Each job goes to
+        one claimer; paused queues and expired jobs are passed over. Charges an attempt. The order of the answer is
+        the order to start in. `WorkerDeclaredDead` if the worker is not registered and alive.
+        """
+        ...
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        """Record what came of claimed jobs, in one transaction, each fenced by its token.
+
+        A stale settlement changes nothing; one that is repeated after a lost answer is recognised.
+        """
+        ...
+
+    async def tick(self) -> Tick:
+        """Move what has become due to ready, and bury what has expired; at most a batch of each."""
+        ...
+
+
+class SteeringVerbs(Protocol):
+    """What people do with jobs. Each id gets its own ruling; what a state does not allow is left as it is."""
+
+    async def cancel(self, ids: Sequence[UUID], reason: str) -> dict[UUID, Ruling]:
+        """Waiting jobs are cancelled at once; active ones are asked to stop and stay active until they have."""
+        ...
+
+    async def retry(self, ids: Sequence[UUID], args_json: str | None = None) -> dict[UUID, Ruling]:
+        """Dead or cancelled jobs become pending with a fresh budget, if asked with other arguments."""
+        ...
+
+    async def run_now(self, ids: Sequence[UUID]) -> dict[UUID, Ruling]:
+        """Jobs that wait for their time become ready."""
+        ...
+
+    async def discard(self, ids: Sequence[UUID]) -> dict[UUID, Ruling]:
+        """Dead letters are deleted, with their history. Their keys stay taken until they expire."""
+        ...
+
+    async def prune(self, *, dead_before: datetime | None = None, batch: int = 1000) -> Pruned:
+        """Delete what is past its retention, at most about a batch; dead letters only if a time is given for them."""
+        ...
+
+
+class WorkerVerbs(Protocol):
+    """Who works, and who does not any more."""
+
+    async def register(self, worker: NewWorker) -> None:
+        """Make a worker known and alive; on disk when this returns."""
+        ...
+
+    async def beat(self, worker: UUID, held: Held) -> Beaten:
+        """Say that a worker lives, and compare what it holds with what the store thinks it holds."""
+        ...
+
+    async def sightings(self) -> list[Sighting]:
+        """Every worker that is not known to be dead, for an Observer."""
+        ...
+
+    async def rescue(self, gone: Mapping[UUID, int]) -> list[UUID]:
+        """Declare workers dead that still stand at the beat given, and take over the jobs of all that are not alive.
+
+        Nobody's attempt is charged, but the crash is counted. Returns the jobs taken over, at most a batch.
+        """
+        ...
+
+    async def bury_worker(self, worker: UUID, settlements: Sequence[Settlement] = ()) -> list[UUID]:
+        """Declare a worker dead whose end was seen, settle what is known of its jobs, and rescue the rest."""
+        ...
+
+    async def depart(self, worker: UUID) -> list[UUID]:
+        """Take leave in good order: what is still held is given back uncharged, and the worker is forgotten."""
+        ...
+
+    async def workers(self) -> list[WorkerRecord]: ...
+
+
+class QueueVerbs(Protocol):
+    """Queues exist as soon as they are used."""
+
+    async def declare_queues(self, queues: Sequence[Queue]) -> None:
+        """Take over the bounds from the code; those set at run time stay in force."""
+        ...
+
+    async def queues(self) -> list[QueueRecord]: ...
+
+    async def pause(self, queue: str) -> None:
+        """Claim nothing from it any more. What runs goes on, and it can still be enqueued to."""
+        ...
+
+    async def resume(self, queue: str) -> None: ...
+
+    async def set_bound(self, queue: str, bound: int | None) -> None:
+        """Override the declared bound; None goes back to it."""
+        ...
+
+
+class TaskVerbs(Protocol):
+    """Task definitions, for producers that don't have the code."""
+
+    async def publish_tasks(self, definitions: Sequence[TaskDefinition]) -> None:
+        """Add or replace definitions. One that has not changed keeps its revision."""
+        ...
+
+    async def tasks(self, names: Sequence[str] | None = None) -> list[PublishedTask]:
+        """The definitions of these names or aliases, or all of them."""
+        ...
+
+
+class ReadingVerbs(Protocol):
+    async def get(self, ids: Sequence[UUID]) -> list[JobRecord]:
+        """Those of the jobs that exist, in the order asked for."""
+        ...
+
+    async def page(self, filter: Filter, cursor: UUID | None = None, limit: int = 50) -> Page:
+        """Jobs that pass the filter, newest first, after the cursor."""
+        ...
+
+    async def count(self, filter: Filter) -> int: ...
+
+    async def finished(self, ids: Sequence[UUID]) -> list[JobRecord]:
+        """Those of the jobs that are in a final state."""
+        ...
+
+    async def attempts(self, id: UUID) -> list[Attempt]:
+        """Every run of a job that is remembered, oldest first."""
+        ...
+
+
+class Store(JobVerbs, SteeringVerbs, WorkerVerbs, QueueVerbs, TaskVerbs, ReadingVerbs, Protocol):
+    """Everything a database must do for Holdfast."""
+
+    async def open(self) -> None:
+        """Connect, bring the schema up to date, be ready. Idempotent; the other verbs do it on first use."""
+        ...
+
+    async def close(self) -> None:
+        """Finish what is under way and let go of everything. A closed store opens again on use."""
+        ...
+
+    def abandon(self) -> None:
+        """After a fork, in the child: let go of everything without touching it, since the parent still uses it."""
+        ...
+
+    def changes(self, kinds: Iterable[HintKind]) -> AbstractAsyncContextManager[AsyncIterator[Hint]]:
+        """Hints as they come. They may be late, doubled, merged, or lost: whoever waits must also look now and then."""
+        ...
+
+
+def _full(queue: str, depth: str, more: int, bound: int) -> QueueFull:
+    never_fits = more > bound
+    if never_fits:
+        advice = "That many never fit: send fewer at once, or raise the bound."
+    else:
+        advice = "Nothing was enqueued; try again later, add workers, or raise the bound."
+    message = f"Queue {queue!r} is full: {depth}, {more:,} more would pass its bound of {bound:,}. {advice}"
+    return QueueFull(message, queue=queue, never_fits=never_fits)
+
+
+def crash_of(worker: UUID | None) -> Crashed:
+    """The crash that rescue records: the worker is gone, and nobody knows whose fault it was."""
+    return Crashed(Failure(FailureKind.CRASH, "WorkerLost", f"Worker {worker} was lost while it held this job."))
+
+
+# ── checks that every store and every caller shares ──────────────────────────────────────────────────────────────────
+
+
+def check_name(value: object, option: str, longest: int = 200) -> str:
+    """A name that every store can keep and every terminal can show."""
+    if not isinstance(value, str) or not value or len(value) > longest or not value.isprintable():
+        raise InvalidOption(f"{option} must be 1 to {longest} printable characters.")
+    return value
+
+
+def check_bound(value: object, option: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000_000_000:
+        raise InvalidOption(f"{option} must be a whole number from 1 to 1,000,000,000.")
+    return value
+
+
+def check_batch(size: int) -> None:
+    if size > LARGEST_BATCH:
+        raise InvalidOption(
+            f"{size:,} at once are too many for one transaction. Send at most {LARGEST_BATCH:,} a call."
+        )
+
+
+def check_limit(limit: int) -> int:
+    if isinstance(limit, bool) or not 1 <= limit <= LARGEST_PAGE:
+        raise InvalidOption(f"limit must be a number from 1 to {LARGEST_PAGE:,}.")
+    return limit

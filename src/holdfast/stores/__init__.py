@@ -1,0 +1,1 @@
+"""The stores: implementations of the contract in `holdfast.store`."""

@@ -1,0 +1,530 @@
+"""The memory store: the readable reference, the model that the others are tested against, and the store of unit tests.
+
+It keeps every promise of the contract but one: what it holds dies with the process.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from datetime import datetime
+from itertools import islice
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from holdfast import keys, lifecycle
+from holdfast.clock import Clock, SystemClock
+from holdfast.codec import fingerprint
+from holdfast.errors import WorkerDeclaredDead, WrongDatabase
+from holdfast.job import (
+    FINAL,
+    Attempt,
+    ClaimedJob,
+    JobRecord,
+    NewJob,
+    Stage,
+    counts_as_scheduled,
+    counts_as_waiting,
+)
+from holdfast.keys import KeyName, KeyRecord
+from holdfast.lifecycle import GiveBack
+from holdfast.liveness import Sighting
+from holdfast.store import (
+    LONGEST_HISTORY,
+    WORKER_RETENTION,
+    Beaten,
+    Enqueued,
+    Filter,
+    Held,
+    Hint,
+    HintKind,
+    NewWorker,
+    Page,
+    Pruned,
+    PublishedTask,
+    Queue,
+    QueueRecord,
+    Retention,
+    Ruling,
+    Settled,
+    Settlement,
+    TaskDefinition,
+    Tick,
+    WorkerRecord,
+    check_batch,
+    check_bound,
+    check_limit,
+    crash_of,
+)
+from holdfast.stores.filters import check_filter, passes
+from holdfast.stores.hints import HintHub
+
+_BATCH = 1000
+
+
+class MemoryStore:
+    """Jobs in dictionaries, under one lock."""
+
+    def __init__(self, clock: Clock | None = None, retention: Retention | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._retention = retention or Retention()
+        self._lock = threading.RLock()
+        self._hub = HintHub()
+        self._jobs: dict[UUID, JobRecord] = {}
+        self._history: dict[UUID, list[Attempt]] = {}
+        self._keys: dict[KeyName, KeyRecord] = {}
+        self._queues: dict[str, QueueRecord] = {}
+        self._workers: dict[UUID, WorkerRecord] = {}
+        self._tasks: dict[str, PublishedTask] = {}
+        self._last_place = 0
+
+    # ── lifetime ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def open(self) -> None:
+        return None
+
+    async def close(self) -> None:
+        return None
+
+    def abandon(self) -> None:
+        self._lock = threading.RLock()
+        self._hub = HintHub()
+
+    def changes(self, kinds: Iterable[HintKind]) -> AbstractAsyncContextManager[AsyncIterator[Hint]]:
+        return self._hub.subscribe(kinds)
+
+    # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def enqueue(self, jobs: Sequence[NewJob], tx: object | None = None) -> list[Enqueued]:
+        if tx is not None:
+            return self.enqueue_in(tx, jobs)
+        check_batch(len(jobs))
+        with self._lock:
+            now = self._clock.now()
+            answers, fresh, taken = self._resolve(jobs, now)
+            records = [lifecycle.admit(new, now) for new in fresh]
+            self._refuse_beyond_bounds(records)
+            self._keys |= taken
+            for record in records:
+                self._put(None, record)
+            self._ring_for_work(records)
+            return answers
+
+    def enqueue_in(self, tx: object, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        raise WrongDatabase(
+            "The memory store has no transactions to join. Use a sqlite:/// or postgresql:// URL for tx=."
+        )
+
+    def _resolve(
+        self, jobs: Sequence[NewJob], now: datetime
+    ) -> tuple[list[Enqueued], list[NewJob], dict[KeyName, KeyRecord]]:
+        """Tell the jobs that are there already from those to insert, with the keys they take."""
+        answers: list[Enqueued] = []
+        fresh: dict[UUID, NewJob] = {}
+        taken: dict[KeyName, KeyRecord] = {}
+        for new in jobs:
+            existing = self._same_job(new, fresh) or keys.holder_of(new, self._keys | taken, now)
+            answers.append(Enqueued(existing or new.id, is_existing=existing is not None))
+            if existing is None:
+                fresh[new.id] = new
+                taken |= keys.taken_by(new, now)
+        return answers, list(fresh.values()), taken
+
+    def _same_job(self, new: NewJob, fresh: Mapping[UUID, NewJob]) -> UUID | None:
+        there: NewJob | JobRecord | None = fresh.get(new.id) or self._jobs.get(new.id)
+        if there is None:
+            return None
+        args = there.args if isinstance(there, NewJob) else there.args_json
+        return keys.same_job(new, there.task, args)
+
+    def _refuse_beyond_bounds(self, records: Sequence[JobRecord]) -> None:
+        waiting = Counter(job.queue for job in records if job.stage is Stage.READY)
+        scheduled = Counter(job.queue for job in records if job.stage is Stage.SCHEDULED)
+        for name in waiting | scheduled:
+            if refusal := self._queue(name).refuse(waiting[name], scheduled[name]):
+                raise refusal
+
+    async def claim(self, worker: UUID, token: UUID, demand: Mapping[str, int]) -> list[ClaimedJob]:
+        with self._lock:
+            now = self._clock.now()
+            self._alive(worker)
+            claimed: list[JobRecord] = []
+            for queue, slots in demand.items():
+                if self._queue(queue).is_paused:
+                    continue
+                ready = (job for job in self._jobs.values() if job.queue == queue and job.stage is Stage.READY)
+                fit = [job for job in ready if not lifecycle.has_expired(job, now)]
+                claimed += sorted(fit, key=lambda job: (-job.priority, job.lane, job.place))[: max(slots, 0)]
+            return [_claimed(self._put(job, lifecycle.start(job, worker, token, now))) for job in claimed]
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        with self._lock:
+            return [self._settle(settlement, self._clock.now()) for settlement in settlements]
+
+    def _settle(self, settlement: Settlement, now: datetime) -> Settled:
+        job = self._jobs.get(settlement.id)
+        if job is None or job.token != settlement.token:
+            return Settled.STALE
+        if job.stage is not Stage.ACTIVE:
+            return Settled.ALREADY
+        self._record(job, lifecycle.ended_attempt(job, settlement.transition, now))
+        self._put(job, lifecycle.finish(job, settlement.transition, now))
+        return Settled.APPLIED
+
+    async def tick(self) -> Tick:
+        with self._lock:
+            now = self._clock.now()
+            expired = list(islice((job for job in self._jobs.values() if lifecycle.has_expired(job, now)), _BATCH))
+            for job in expired:
+                self._record(job, lifecycle.failed_attempt(job, lifecycle.expired_failure(job), now))
+                self._put(job, lifecycle.expire(job, now))
+            scheduled = sorted(
+                (job for job in self._jobs.values() if job.stage is Stage.SCHEDULED),
+                key=lambda job: (job.due_at, job.id),
+            )
+            ripe = [job for job in scheduled if job.due_at <= now][:_BATCH]
+            self._ring_for_work([self._put(job, lifecycle.ripen(job)) for job in ripe])
+            later = scheduled[len(ripe) :]
+            return Tick(len(ripe), len(expired), max(later[0].due_at, now) - now if later else None)
+
+    # ── steering ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def cancel(self, ids: Sequence[UUID], reason: str) -> dict[UUID, Ruling]:
+        return self._steer(ids, lambda job, now: lifecycle.cancel(job, reason, now))
+
+    async def run_now(self, ids: Sequence[UUID]) -> dict[UUID, Ruling]:
+        return self._steer(ids, lifecycle.run_now)
+
+    async def retry(self, ids: Sequence[UUID], args_json: str | None = None) -> dict[UUID, Ruling]:
+        check_batch(len(ids))
+        with self._lock:
+            return {id: self._retry(id, args_json) for id in ids}
+
+    def _retry(self, id: UUID, args_json: str | None) -> Ruling:
+        job = self._jobs.get(id)
+        holder = None if job is None else keys.rival(job, self._keys, self._clock.now())
+        if job is not None and holder is not None:
+            return Ruling(False, job.state, holder)
+        ruling = self._steer([id], lambda job, now: lifecycle.retry(job, now, args_json))[id]
+        if ruling.is_done:
+            self._reopen_keys(self._jobs[id])
+        return ruling
+
+    async def discard(self, ids: Sequence[UUID]) -> dict[UUID, Ruling]:
+        check_batch(len(ids))
+        with self._lock:
+            rulings: dict[UUID, Ruling] = {}
+            for id in ids:
+                job = self._jobs.get(id)
+                is_dead = job is not None and lifecycle.may_discard(job)
+                rulings[id] = Ruling(is_dead, job.state if job else None)
+                if is_dead:
+                    self._forget(id)
+            return rulings
+
+    def _steer(
+        self, ids: Sequence[UUID], change: Callable[[JobRecord, datetime], JobRecord | None]
+    ) -> dict[UUID, Ruling]:
+        check_batch(len(ids))
+        with self._lock:
+            now = self._clock.now()
+            rulings: dict[UUID, Ruling] = {}
+            for id in ids:
+                job = self._jobs.get(id)
+                changed = None if job is None else change(job, now)
+                if job is not None and changed is not None:
+                    job = self._put(job, changed)
+                rulings[id] = Ruling(changed is not None, job.state if job else None)
+            touched = [self._jobs[id] for id, ruling in rulings.items() if ruling.is_done]
+            self._ring_for_work(touched)
+            self._ring(HintKind.CANCEL, ids={job.id for job in touched if job.stage is Stage.ACTIVE})
+            return rulings
+
+    async def prune(self, *, dead_before: datetime | None = None, batch: int = _BATCH) -> Pruned:
+        with self._lock:
+            now = self._clock.now()
+            ends = {
+                Stage.COMPLETED: now - self._retention.completed,
+                Stage.CANCELLED: now - self._retention.cancelled,
+                Stage.DEAD: dead_before,
+            }
+            old = [id for id, job in self._jobs.items() if self._is_over(job, ends.get(job.stage), now)]
+            for id in old[:batch]:
+                self._forget(id)
+            dead_keys = [name for name, record in self._keys.items() if not record.is_live(now)]
+            for name in dead_keys[:batch]:
+                del self._keys[name]
+            oldest = now - WORKER_RETENTION
+            gone = [id for id, worker in self._workers.items() if worker.dead_at and worker.dead_at < oldest]
+            for id in gone[:batch]:
+                del self._workers[id]
+            is_done = len(old) <= batch and len(dead_keys) <= batch and len(gone) <= batch
+            return Pruned(min(len(old), batch), min(len(dead_keys), batch), min(len(gone), batch), is_done)
+
+    def _is_over(self, job: JobRecord, end: datetime | None, now: datetime) -> bool:
+        if end is None or job.finished_at is None or job.finished_at >= end:
+            return False
+        # The answer to a repeated request is this job's result, so it stays as long as its key does.
+        return not any(
+            (record := self._keys.get(name)) is not None and record.job == job.id and record.is_live(now)
+            for name in keys.keys_of(job)
+        )
+
+    # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def register(self, worker: NewWorker) -> None:
+        with self._lock:
+            now = self._clock.now()
+            self._workers[worker.id] = WorkerRecord(
+                worker.id, worker.name, worker.host, worker.pid, worker.queues, now, now, 1
+            )
+
+    async def beat(self, worker: UUID, held: Held) -> Beaten:
+        with self._lock:
+            now = self._clock.now()
+            record = self._workers.get(worker)
+            if record is None or record.dead_at is not None:
+                return Beaten(is_alive=False, taken=list(held.jobs))
+            self._workers[worker] = replace(record, beat=record.beat + 1, beat_at=now)
+            mine = {job.id: job for job in self._active_of(worker)}
+            taken = [id for id, token in held.jobs.items() if id not in mine or mine[id].token != token]
+            cancelled = [id for id, job in mine.items() if job.cancel_requested_at and id in held.jobs]
+            unheld = [
+                job for id, job in mine.items() if held.jobs.get(id) != job.token and job.token not in held.claiming
+            ]
+            self._give_back(unheld, now)
+            return Beaten(True, taken, cancelled, [job.id for job in unheld])
+
+    async def sightings(self) -> list[Sighting]:
+        with self._lock:
+            now = self._clock.now()
+            return [
+                Sighting(worker.id, worker.beat, now - worker.beat_at)
+                for worker in self._workers.values()
+                if worker.dead_at is None
+            ]
+
+    async def rescue(self, gone: Mapping[UUID, int]) -> list[UUID]:
+        with self._lock:
+            now = self._clock.now()
+            for id, beat in gone.items():
+                worker = self._workers.get(id)
+                if worker is not None and worker.beat == beat and worker.dead_at is None:
+                    self._workers[id] = replace(worker, dead_at=now)
+            orphans = [
+                job for job in self._jobs.values() if job.stage is Stage.ACTIVE and not self._is_alive(job.worker)
+            ]
+            return self._rescue(orphans[:_BATCH], now)
+
+    async def bury_worker(self, worker: UUID, settlements: Sequence[Settlement] = ()) -> list[UUID]:
+        with self._lock:
+            now = self._clock.now()
+            record = self._workers.get(worker)
+            if record is not None and record.dead_at is None:
+                self._workers[worker] = replace(record, dead_at=now)
+            for settlement in settlements:
+                self._settle(settlement, now)
+            return self._rescue(self._active_of(worker), now)
+
+    async def depart(self, worker: UUID) -> list[UUID]:
+        with self._lock:
+            held = self._active_of(worker)
+            self._give_back(held, self._clock.now())
+            self._workers.pop(worker, None)
+            return [job.id for job in held]
+
+    async def workers(self) -> list[WorkerRecord]:
+        with self._lock:
+            active = Counter(job.worker for job in self._jobs.values() if job.stage is Stage.ACTIVE)
+            return [replace(worker, active=active[worker.id]) for worker in self._workers.values()]
+
+    def _rescue(self, orphans: Sequence[JobRecord], now: datetime) -> list[UUID]:
+        """Take jobs over from a worker that is gone. Its token goes too: it must not settle them any more."""
+        for job in orphans:
+            transition = lifecycle.after_crash(job, crash_of(job.worker))
+            self._record(job, lifecycle.ended_attempt(job, transition, now))
+            self._put(job, replace(lifecycle.finish(job, transition, now), token=None))
+        return [job.id for job in orphans]
+
+    def _give_back(self, held: Sequence[JobRecord], now: datetime) -> None:
+        for job in held:
+            self._put(job, replace(lifecycle.finish(job, GiveBack(), now), token=None))
+
+    def _alive(self, worker: UUID) -> None:
+        if not self._is_alive(worker):
+            raise WorkerDeclaredDead
+
+    def _is_alive(self, worker: UUID | None) -> bool:
+        record = self._workers.get(worker) if worker else None
+        return record is not None and record.dead_at is None
+
+    def _active_of(self, worker: UUID) -> list[JobRecord]:
+        return [job for job in self._jobs.values() if job.stage is Stage.ACTIVE and job.worker == worker]
+
+    # ── queues and tasks ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def declare_queues(self, queues: Sequence[Queue]) -> None:
+        with self._lock:
+            for queue in queues:
+                self._queues[queue.name] = replace(
+                    self._queue(queue.name), declared_bound=queue.bound, scheduled_bound=queue.scheduled_bound
+                )
+
+    async def queues(self) -> list[QueueRecord]:
+        with self._lock:
+            return [self._queues[name] for name in sorted(self._queues)]
+
+    async def pause(self, queue: str) -> None:
+        self._control(queue, lambda record: replace(record, paused_at=record.paused_at or self._clock.now()))
+
+    async def resume(self, queue: str) -> None:
+        self._control(queue, lambda record: replace(record, paused_at=None))
+
+    async def set_bound(self, queue: str, bound: int | None) -> None:
+        override = None if bound is None else check_bound(bound, "bound")
+        self._control(queue, lambda record: replace(record, override_bound=override))
+
+    def _control(self, queue: str, change: Callable[[QueueRecord], QueueRecord]) -> None:
+        with self._lock:
+            self._queues[queue] = change(self._queue(queue))
+            self._ring(HintKind.CONTROL, queues={queue})
+            self._ring(HintKind.ROOM, queues={queue})
+
+    async def publish_tasks(self, definitions: Sequence[TaskDefinition]) -> None:
+        with self._lock:
+            for definition in definitions:
+                old = self._tasks.get(definition.name)
+                if old is None or old.definition != definition:
+                    revision = 1 if old is None else old.revision + 1
+                    self._tasks[definition.name] = PublishedTask(definition, revision, self._clock.now())
+
+    async def tasks(self, names: Sequence[str] | None = None) -> list[PublishedTask]:
+        with self._lock:
+            published = sorted(self._tasks.values(), key=lambda task: task.definition.name)
+            if names is None:
+                return published
+            wanted = set(names)
+            return [task for task in published if wanted & {task.definition.name, *task.definition.aliases}]
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def get(self, ids: Sequence[UUID]) -> list[JobRecord]:
+        check_batch(len(ids))
+        with self._lock:
+            return [self._jobs[id] for id in ids if id in self._jobs]
+
+    async def finished(self, ids: Sequence[UUID]) -> list[JobRecord]:
+        return [job for job in await self.get(ids) if job.stage in FINAL]
+
+    async def page(self, filter: Filter, cursor: UUID | None = None, limit: int = 50) -> Page:
+        check_limit(limit)
+        check_filter(filter)
+        with self._lock:
+            newest_first = sorted(self._jobs, reverse=True)
+            found = [
+                self._jobs[id]
+                for id in newest_first
+                if (cursor is None or id < cursor) and passes(self._jobs[id], filter)
+            ]
+        return Page(found[:limit], found[limit - 1].id if len(found) > limit else None)
+
+    async def count(self, filter: Filter) -> int:
+        check_filter(filter)
+        with self._lock:
+            return sum(passes(job, filter) for job in self._jobs.values())
+
+    async def attempts(self, id: UUID) -> list[Attempt]:
+        with self._lock:
+            job = self._jobs.get(id)
+            return [] if job is None else lifecycle.all_attempts(job, self._history.get(id, []))
+
+    # ── the only places that write ───────────────────────────────────────────────────────────────────────────────────
+
+    def _put(self, before: JobRecord | None, after: JobRecord) -> JobRecord:
+        """Keep a record, with its place in the line, its queue's counters and its keys in step."""
+        if after.stage is Stage.READY and (before is None or before.stage is not Stage.READY):
+            self._last_place += 1
+            after = replace(after, place=self._last_place)
+        self._jobs[after.id] = after
+        self._count(before, -1)
+        self._count(after, +1)
+        if before is not None and after.stage in FINAL and before.stage not in FINAL:
+            self._close_keys(after)
+            self._ring(HintKind.FINISHED, ids={after.id})
+        if before is not None and after.stage is Stage.READY:
+            self._ring(HintKind.WORK, queues={after.queue})
+        if before is not None and before.stage is Stage.READY and after.stage is not Stage.READY:
+            self._ring(HintKind.ROOM, queues={after.queue})
+        return after
+
+    def _forget(self, id: UUID) -> None:
+        self._count(self._jobs.pop(id), -1)
+        self._history.pop(id, None)
+
+    def _count(self, job: JobRecord | None, by: int) -> None:
+        if job is None:
+            return
+        queue = self._queue(job.queue)
+        self._queues[job.queue] = replace(
+            queue,
+            waiting=queue.waiting + by * counts_as_waiting(job.stage, job.attempt),
+            scheduled=queue.scheduled + by * counts_as_scheduled(job.stage, job.attempt),
+        )
+
+    def _record(self, job: JobRecord, attempt: Attempt | None) -> None:
+        if attempt is not None:
+            history = self._history.setdefault(job.id, [])
+            history.append(attempt)
+            del history[:-LONGEST_HISTORY]
+
+    def _close_keys(self, job: JobRecord) -> None:
+        for name in keys.keys_of(job):
+            record = self._keys.get(name)
+            if record is not None and record.job == job.id:
+                self._keys[name] = keys.closed(name.kind, record, self._clock.now(), self._retention.idempotency)
+
+    def _reopen_keys(self, job: JobRecord) -> None:
+        for name in keys.keys_of(job):
+            record = self._keys.get(name)
+            if record is None or record.job != job.id:
+                record = KeyRecord(job.id, fingerprint(job.args_json))
+            self._keys[name] = replace(record, expires_at=None)
+
+    def _queue(self, name: str) -> QueueRecord:
+        return self._queues.get(name) or QueueRecord(name)
+
+    def _ring_for_work(self, jobs: Iterable[JobRecord]) -> None:
+        self._ring(HintKind.WORK, queues={job.queue for job in jobs if job.stage is Stage.READY})
+
+    def _ring(self, kind: HintKind, queues: Iterable[str] = (), ids: Iterable[UUID] = ()) -> None:
+        hint = Hint(kind, frozenset(queues), frozenset(ids))
+        if hint.queues or hint.ids:
+            self._hub.publish([hint])
+
+
+def _claimed(job: JobRecord) -> ClaimedJob:
+    assert job.token is not None
+    return ClaimedJob(
+        id=job.id,
+        token=job.token,
+        task=job.task,
+        queue=job.queue,
+        priority=job.priority,
+        args_json=job.args_json,
+        attempt=job.attempt,
+        max_attempts=job.max_attempts,
+        runs=job.runs,
+        crashes=job.crashes,
+        waits=job.waits,
+        pool_tries=job.pool_tries,
+        edits=job.edits,
+        delivery=job.delivery,
+        created_at=job.created_at,
+        due_at=job.due_at,
+        idempotency_key=job.idempotency_key,
+        is_keyed=job.is_keyed,
+        context_json=job.context_json,
+    )

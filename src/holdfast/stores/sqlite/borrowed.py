@@ -1,0 +1,87 @@
+"""Enqueuing inside a transaction of the caller's, on the caller's own sqlite3 connection and in the caller's thread."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from holdfast.errors import InvalidOption, WrongDatabase
+from holdfast.job import NewJob
+from holdfast.store import Enqueued
+from holdfast.stores.sqlite.connection import translate
+from holdfast.stores.sqlite.statements import Parameters
+from holdfast.stores.sqlite.transaction import Transaction
+
+
+class BorrowedConnection:
+    """The caller's connection, untouched by the row and text factories the caller may have set."""
+
+    def __init__(self, raw: sqlite3.Connection) -> None:
+        self._cursor = raw.cursor()
+        self._cursor.row_factory = None
+
+    def execute(self, sql: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
+        return self._cursor.execute(sql, parameters).fetchall()
+
+    def change(self, sql: str, parameters: Parameters = ()) -> int:
+        return self._cursor.execute(sql, parameters).rowcount
+
+
+def enqueue_on(tx: object, jobs: Sequence[NewJob], path: Path, instance: UUID, now: datetime) -> list[Enqueued]:
+    """Insert jobs that exist if and only if the caller commits. A refusal undoes only what was done here."""
+    if not isinstance(tx, sqlite3.Connection):
+        raise WrongDatabase(
+            f"tx= is a {type(tx).__name__}, but this app's database is the SQLite file {path}. "
+            "Pass a sqlite3.Connection to that file."
+        )
+    connection = BorrowedConnection(tx)
+    try:
+        _check_database(connection, path, instance)
+        _check_transaction(tx, connection)
+        return _enqueue(connection, jobs, now)
+    except sqlite3.ProgrammingError as error:
+        raise InvalidOption(
+            f"tx= can't be used here: {error}. Use the connection in the thread it belongs to."
+        ) from error
+    except sqlite3.Error as error:
+        raise translate(error, path) from error
+
+
+def _enqueue(connection: BorrowedConnection, jobs: Sequence[NewJob], now: datetime) -> list[Enqueued]:
+    connection.execute("savepoint holdfast")
+    try:
+        transaction = Transaction(connection, now, is_careful=any(new.is_repeat for new in jobs))
+        answers = transaction.enqueue(jobs)
+        transaction.finish()
+    except BaseException:
+        connection.execute("rollback to holdfast")
+        connection.execute("release holdfast")
+        raise
+    connection.execute("release holdfast")
+    return answers
+
+
+def _check_database(connection: BorrowedConnection, path: Path, instance: UUID) -> None:
+    try:
+        found = connection.execute("select value from holdfast_meta where key = 'instance'")
+    except sqlite3.OperationalError as error:
+        if "no such table" not in str(error):
+            raise
+        found = []
+    if not found or UUID(bytes=found[0][0]) != instance:
+        raise WrongDatabase(
+            f"tx= is a connection to another database than Holdfast's own, {path}. Pass one to that file."
+        )
+
+
+def _check_transaction(raw: sqlite3.Connection, connection: BorrowedConnection) -> None:
+    """A savepoint outside of a transaction would commit at its release."""
+    if raw.in_transaction:
+        return
+    if raw.isolation_level is None or getattr(raw, "autocommit", None) is True:
+        raise InvalidOption("tx= is in autocommit mode with no transaction open. Execute BEGIN IMMEDIATE on it first.")
+    connection.execute("begin immediate")

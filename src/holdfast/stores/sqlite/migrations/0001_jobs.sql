@@ -1,0 +1,108 @@
+-- Jobs, the keys that lead to them, what went wrong, and who works.
+-- Times are microseconds since 1970 in UTC, ids are the 16 bytes of a UUID.
+-- stage: 1 scheduled, 2 ready, 3 active, 4 completed, 5 cancelled, 6 dead.
+-- lane: 0 given back, 1 fresh. delivery: 0 at least once, 1 at most once, 2 transactional.
+
+create table holdfast_jobs (
+    seq                 integer primary key,
+    id                  blob    not null unique,
+    task                text    not null,
+    queue               text    not null,
+    priority            integer not null,
+    stage               integer not null,
+    lane                integer not null default 1,
+    place               integer not null,
+    args                text    not null,
+    max_attempts        integer not null,
+    delivery            integer not null,
+    created_at          integer not null,
+    due_at              integer not null,
+    attempt             integer not null default 0,
+    runs                integer not null default 0,
+    crashes             integer not null default 0,
+    waits               integer not null default 0,
+    pool_tries          integer not null default 0,
+    generation          integer not null default 0,
+    edits               integer not null default 0,
+    expires_at          integer,
+    started_at          integer,
+    finished_at         integer,
+    worker              blob,
+    token               blob,
+    result              text,
+    idempotency_key     text,
+    unique_key          text,
+    tags                text,
+    context             text,
+    error_type          text,
+    error_message       text,
+    cancel_requested_at integer,
+    cancel_reason       text
+);
+
+-- Only live states are indexed, so that a finished job costs nothing but its row.
+create index holdfast_ready on holdfast_jobs (queue, priority desc, lane, place) where stage = 2;
+create index holdfast_due on holdfast_jobs (due_at, id) where stage = 1;
+create index holdfast_active on holdfast_jobs (worker) where stage = 3;
+create index holdfast_dead on holdfast_jobs (id) where stage = 6;
+create index holdfast_expiring on holdfast_jobs (expires_at) where stage < 3 and expires_at is not null;
+
+create table holdfast_keys (
+    task         text    not null,
+    kind         integer not null,
+    key          text    not null,
+    job          blob    not null,
+    fingerprint  blob,
+    window_until integer,
+    expires_at   integer,
+    primary key (task, kind, key)
+) without rowid;
+
+create index holdfast_keys_of_job on holdfast_keys (job);
+create index holdfast_keys_ending on holdfast_keys (expires_at) where expires_at is not null;
+
+create table holdfast_failures (
+    seq        integer primary key,
+    job        blob    not null,
+    run        integer not null,
+    generation integer not null,
+    started_at integer,
+    ended_at   integer not null,
+    worker     blob,
+    kind       text    not null,
+    error_type text    not null,
+    message    text    not null,
+    traceback  text
+);
+
+create index holdfast_failures_of_job on holdfast_failures (job);
+
+create table holdfast_queues (
+    name            text    primary key,
+    waiting         integer not null default 0,
+    scheduled       integer not null default 0,
+    last_place      integer not null default 0,
+    declared_bound  integer not null default 100000,
+    override_bound  integer,
+    scheduled_bound integer not null default 100000,
+    paused_at       integer
+) without rowid;
+
+create table holdfast_workers (
+    id         blob    primary key,
+    name       text    not null,
+    host       text    not null,
+    pid        integer not null,
+    queues     text    not null,
+    started_at integer not null,
+    beat_at    integer not null,
+    beat       integer not null,
+    dead_at    integer
+) without rowid;
+
+create table holdfast_tasks (
+    name         text    primary key,
+    definition   text    not null,
+    revision     integer not null,
+    published_at integer not null
+) without rowid;

@@ -1,0 +1,142 @@
+"""The threads that read the SQLite file. Readers see the last commit and wait for no writer."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from holdfast import native
+from holdfast.errors import StoreUnavailable
+from holdfast.stores.sqlite.connection import Connection, translated
+
+Result = TypeVar("Result")
+
+LONGEST_SEARCH = 10.0
+_STEPS_BETWEEN_LOOKS = 200_000
+
+
+class Desk:
+    """A connection that may only read, used by one thread from its first question to its last."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._connection: Connection | None = None
+        self._deadline = 0.0
+
+    def ask(self, question: Callable[[Connection], Result]) -> Result:
+        try:
+            with translated(self._path):
+                return question(self._connected())
+        except StoreUnavailable as error:
+            cause = error.__cause__
+            if isinstance(cause, sqlite3.OperationalError) and cause.sqlite_errorname == "SQLITE_INTERRUPT":
+                raise StoreUnavailable(
+                    f"The search took more than {LONGEST_SEARCH:.0f} s and was ended. Narrow its filter."
+                ) from cause
+            raise
+
+    def _connected(self) -> Connection:
+        self._deadline = time.monotonic() + LONGEST_SEARCH
+        if self._connection is None:
+            self._connection = Connection(self._path, is_reader=True)
+            self._connection.raw.set_progress_handler(self._is_too_late, _STEPS_BETWEEN_LOOKS)
+        return self._connection
+
+    def _is_too_late(self) -> int:
+        return time.monotonic() > self._deadline
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    def abandon(self) -> None:
+        """In a forked child: closing the connection would tamper with the parent's file."""
+        _abandoned.append(self._connection)
+
+
+_abandoned: list[Connection | None] = []
+
+Answer = Callable[[Desk], None]
+
+
+class Reader:
+    """Answers questions in a thread of its own, which starts on first use."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._lock = native.make_lock()
+        self._channel: native.Channel[Answer | None] | None = None
+        self._desk: Desk | None = None
+
+    async def read(self, question: Callable[[Connection], Result]) -> Result:
+        """Answer a question about the last commit."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Result] = loop.create_future()
+
+        def answer(desk: Desk) -> None:
+            try:
+                result = desk.ask(question)
+            except BaseException as error:
+                _call(loop, _fail, future, error)
+            else:
+                _call(loop, _succeed, future, result)
+
+        self._put(answer)
+        return await future
+
+    def _put(self, answer: Answer) -> None:
+        with self._lock:
+            if self._channel is None:
+                channel: native.Channel[Answer | None] = native.Channel()
+                desk = Desk(self._path)
+                self._channel, self._desk = channel, desk
+                native.start_thread(lambda: _serve(channel, desk))
+            self._channel.put(answer)
+
+    async def close(self) -> None:
+        """Answer what was asked, close the file, and let the thread end."""
+        with self._lock:
+            channel, self._channel, self._desk = self._channel, None, None
+        if channel is not None:
+            loop = asyncio.get_running_loop()
+            closed: asyncio.Future[None] = loop.create_future()
+
+            def close(desk: Desk) -> None:
+                desk.close()
+                _call(loop, _succeed, closed, None)
+
+            channel.put(close)
+            channel.put(None)
+            await closed
+
+    def abandon(self) -> None:
+        if self._desk is not None:
+            self._desk.abandon()
+        self._channel = self._desk = None
+        self._lock = native.make_lock()
+
+
+def _serve(channel: native.Channel[Answer | None], desk: Desk) -> None:
+    while (answer := channel.get()) is not None:
+        answer(desk)
+
+
+def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: Any) -> None:
+    try:
+        loop.call_soon_threadsafe(function, *arguments)
+    except RuntimeError:
+        return  # the loop is closed: nobody waits there any more
+
+
+def _succeed(future: asyncio.Future[Any], result: Any) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    if not future.done():
+        future.set_exception(error)

@@ -1,0 +1,432 @@
+"""Between rows of SQLite and values of the domain."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from holdfast.job import Attempt, ClaimedJob, Delivery, Failure, FailureKind, JobRecord, Lane, NewJob, Stage
+from holdfast.keys import KeyKind, KeyName, KeyRecord
+from holdfast.store import PublishedTask, QueueRecord, TaskDefinition, WorkerRecord
+
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+_DELIVERIES = (Delivery.AT_LEAST_ONCE, Delivery.AT_MOST_ONCE, Delivery.TRANSACTIONAL)
+_DELIVERY_CODES = {delivery: code for code, delivery in enumerate(_DELIVERIES)}
+_READY = int(Stage.READY)
+_SCHEDULED = int(Stage.SCHEDULED)
+
+Row = tuple[Any, ...]
+
+
+def to_microseconds(time: datetime) -> int:
+    return (time - EPOCH) // _MICROSECOND
+
+
+def to_time(microseconds: int) -> datetime:
+    return EPOCH + timedelta(microseconds=microseconds)
+
+
+def _optional_time(microseconds: int | None) -> datetime | None:
+    return None if microseconds is None else to_time(microseconds)
+
+
+def _optional_microseconds(time: datetime | None) -> int | None:
+    return None if time is None else to_microseconds(time)
+
+
+def _optional_bytes(id: UUID | None) -> bytes | None:
+    return None if id is None else id.bytes
+
+
+def _optional_id(text: str) -> UUID | None:
+    return UUID(text) if text else None  # hex(null) is an empty text
+
+
+# ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def new_row(new: NewJob, now: int, place: int) -> Row:
+    """A new job as enqueue.sql takes it. What is due later has no place in the line yet."""
+    due_at, expires_at = now, None
+    if new.at is not None:
+        due_at = max(to_microseconds(new.at), now)
+    elif new.delay is not None:
+        due_at = now + new.delay // _MICROSECOND
+    if new.expires_in is not None:
+        expires_at = due_at + new.expires_in // _MICROSECOND
+    elif new.expires_at is not None:
+        expires_at = to_microseconds(new.expires_at)
+    return (
+        new.id.bytes,
+        new.task,
+        new.queue,
+        new.priority,
+        _READY if due_at == now else _SCHEDULED,
+        place,
+        new.args,
+        new.max_attempts,
+        _DELIVERY_CODES[new.delivery],
+        now,
+        due_at,
+        expires_at,
+        new.idempotency_key,
+        new.unique_key,
+        msgspec.json.encode(new.tags).decode() if new.tags else None,
+        new.context,
+    )
+
+
+class _JobRow(msgspec.Struct, array_like=True, gc=False):
+    id: UUID
+    task: str
+    queue: str
+    priority: int
+    stage: Stage
+    lane: Lane
+    place: int
+    args: str
+    max_attempts: int
+    delivery: int
+    created_at: int
+    due_at: int
+    attempt: int
+    runs: int
+    crashes: int
+    waits: int
+    pool_tries: int
+    generation: int
+    edits: int
+    expires_at: int | None
+    started_at: int | None
+    finished_at: int | None
+    worker: str
+    token: str
+    result: str | None
+    idempotency_key: str | None
+    unique_key: str | None
+    tags: str | None
+    context: str | None
+    error_type: str | None
+    error_message: str | None
+    cancel_requested_at: int | None
+    cancel_reason: str | None
+
+
+_job_rows = msgspec.json.Decoder(list[_JobRow])
+_tags = msgspec.json.Decoder(tuple[str, ...])
+
+
+def read_records(text: str) -> list[JobRecord]:
+    """The jobs in the JSON of records.sql."""
+    return [_record(row) for row in _job_rows.decode(text)]
+
+
+def _record(row: _JobRow) -> JobRecord:
+    return JobRecord(
+        id=row.id,
+        task=row.task,
+        queue=row.queue,
+        priority=row.priority,
+        stage=row.stage,
+        lane=row.lane,
+        place=row.place,
+        args_json=row.args,
+        max_attempts=row.max_attempts,
+        delivery=_DELIVERIES[row.delivery],
+        created_at=to_time(row.created_at),
+        due_at=to_time(row.due_at),
+        attempt=row.attempt,
+        runs=row.runs,
+        crashes=row.crashes,
+        waits=row.waits,
+        pool_tries=row.pool_tries,
+        generation=row.generation,
+        edits=row.edits,
+        expires_at=_optional_time(row.expires_at),
+        started_at=_optional_time(row.started_at),
+        finished_at=_optional_time(row.finished_at),
+        worker=_optional_id(row.worker),
+        token=_optional_id(row.token),
+        result_json=row.result,
+        idempotency_key=row.idempotency_key,
+        unique_key=row.unique_key,
+        tags=_tags.decode(row.tags) if row.tags else (),
+        context_json=row.context,
+        error_type=row.error_type,
+        error_message=row.error_message,
+        cancel_requested_at=_optional_time(row.cancel_requested_at),
+        cancel_reason=row.cancel_reason,
+    )
+
+
+def changed_row(job: JobRecord) -> Row:
+    """A job as save.sql takes it: all that can change, after its id."""
+    return (
+        job.id.bytes,
+        int(job.stage),
+        int(job.lane),
+        job.place,
+        job.args_json,
+        job.attempt,
+        job.runs,
+        job.crashes,
+        job.waits,
+        job.pool_tries,
+        job.generation,
+        job.edits,
+        to_microseconds(job.due_at),
+        _optional_microseconds(job.expires_at),
+        _optional_microseconds(job.started_at),
+        _optional_microseconds(job.finished_at),
+        _optional_bytes(job.worker),
+        _optional_bytes(job.token),
+        job.result_json,
+        job.error_type,
+        job.error_message,
+        _optional_microseconds(job.cancel_requested_at),
+        job.cancel_reason,
+    )
+
+
+class _ClaimRow(msgspec.Struct, array_like=True, gc=False):
+    seq: int
+    id: UUID
+    task: str
+    priority: int
+    args: str
+    attempt: int
+    max_attempts: int
+    runs: int
+    crashes: int
+    waits: int
+    pool_tries: int
+    edits: int
+    delivery: int
+    created_at: int
+    due_at: int
+    idempotency_key: str | None
+    has_unique_key: int
+    context: str | None
+    queue: str = ""
+
+
+_claim_rows = msgspec.json.Decoder(list[_ClaimRow])
+
+
+def read_claims(text: str, token: UUID, queue: str = "") -> tuple[list[int], list[ClaimedJob]]:
+    """The jobs in the JSON of claim.sql, with their row numbers."""
+    rows = _claim_rows.decode(text)
+    jobs = [
+        ClaimedJob(
+            row.id,
+            token,
+            row.task,
+            queue or row.queue,
+            row.priority,
+            row.args,
+            row.attempt,
+            row.max_attempts,
+            row.runs,
+            row.crashes,
+            row.waits,
+            row.pool_tries,
+            row.edits,
+            _DELIVERIES[row.delivery],
+            to_time(row.created_at),
+            to_time(row.due_at),
+            row.idempotency_key,
+            row.idempotency_key is not None or row.has_unique_key == 1,
+            row.context,
+        )
+        for row in rows
+    ]
+    return [row.seq for row in rows], jobs
+
+
+# ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _KeyRow(msgspec.Struct, array_like=True):
+    task: str
+    kind: int
+    key: str
+    job: UUID
+    fingerprint: str
+    window_until: int | None
+    expires_at: int | None
+
+
+_key_rows = msgspec.json.Decoder(list[_KeyRow])
+
+
+def read_keys(text: str) -> dict[KeyName, KeyRecord]:
+    return {
+        KeyName(row.task, KeyKind(row.kind), row.key): KeyRecord(
+            row.job,
+            bytes.fromhex(row.fingerprint) or None,
+            _optional_time(row.window_until),
+            _optional_time(row.expires_at),
+        )
+        for row in _key_rows.decode(text)
+    }
+
+
+def key_row(name: KeyName, record: KeyRecord) -> Row:
+    return (
+        name.task,
+        int(name.kind),
+        name.key,
+        record.job.bytes,
+        record.fingerprint,
+        _optional_microseconds(record.window_until),
+        _optional_microseconds(record.expires_at),
+    )
+
+
+# ── attempts ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _FailureRow(msgspec.Struct, array_like=True):
+    run: int
+    generation: int
+    started_at: int | None
+    ended_at: int
+    worker: str
+    kind: FailureKind
+    error_type: str
+    message: str
+    traceback: str | None
+
+
+_failure_rows = msgspec.json.Decoder(list[_FailureRow])
+
+
+def read_attempts(text: str) -> list[Attempt]:
+    return [
+        Attempt(
+            row.run,
+            row.generation,
+            _optional_time(row.started_at),
+            to_time(row.ended_at),
+            _optional_id(row.worker),
+            Failure(row.kind, row.error_type, row.message, row.traceback),
+        )
+        for row in _failure_rows.decode(text)
+    ]
+
+
+def failure_row(id: UUID, attempt: Attempt) -> Row:
+    failure = attempt.failure
+    assert failure is not None
+    return (
+        id.bytes,
+        attempt.run,
+        attempt.generation,
+        _optional_microseconds(attempt.started_at),
+        _optional_microseconds(attempt.ended_at),
+        _optional_bytes(attempt.worker),
+        failure.kind.value,
+        failure.error_type,
+        failure.message,
+        failure.traceback,
+    )
+
+
+# ── queues, workers, tasks ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _QueueRow(msgspec.Struct, array_like=True):
+    name: str
+    waiting: int
+    scheduled: int
+    last_place: int
+    declared_bound: int
+    override_bound: int | None
+    scheduled_bound: int
+    paused_at: int | None
+
+
+_queue_rows = msgspec.json.Decoder(list[_QueueRow])
+
+
+def read_queues(text: str) -> list[QueueRecord]:
+    return [
+        QueueRecord(
+            row.name,
+            row.waiting,
+            row.scheduled,
+            row.declared_bound,
+            row.override_bound,
+            row.scheduled_bound,
+            _optional_time(row.paused_at),
+        )
+        for row in _queue_rows.decode(text)
+    ]
+
+
+class _WorkerRow(msgspec.Struct, array_like=True):
+    id: UUID
+    name: str
+    host: str
+    pid: int
+    queues: str
+    started_at: int
+    beat_at: int
+    beat: int
+    dead_at: int | None
+    active: int
+
+
+_worker_rows = msgspec.json.Decoder(list[_WorkerRow])
+
+
+def read_workers(text: str) -> list[WorkerRecord]:
+    return [
+        WorkerRecord(
+            row.id,
+            row.name,
+            row.host,
+            row.pid,
+            _tags.decode(row.queues),
+            to_time(row.started_at),
+            to_time(row.beat_at),
+            row.beat,
+            _optional_time(row.dead_at),
+            row.active,
+        )
+        for row in _worker_rows.decode(text)
+    ]
+
+
+class _TaskRow(msgspec.Struct, array_like=True):
+    definition: str
+    revision: int
+    published_at: int
+
+
+_task_rows = msgspec.json.Decoder(list[_TaskRow])
+_definitions = msgspec.json.Decoder(TaskDefinition)
+
+
+def read_tasks(text: str) -> list[PublishedTask]:
+    return [
+        PublishedTask(_definitions.decode(row.definition), row.revision, to_time(row.published_at))
+        for row in _task_rows.decode(text)
+    ]
+
+
+_ids = msgspec.json.Decoder(list[UUID])
+_numbered_ids = msgspec.json.Decoder(list[tuple[int, UUID]])
+
+
+def read_ids(text: str) -> list[UUID]:
+    return _ids.decode(text)
+
+
+def read_numbered_ids(text: str) -> list[tuple[int, UUID]]:
+    """Ids with their row numbers."""
+    return _numbered_ids.decode(text)

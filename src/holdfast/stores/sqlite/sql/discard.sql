@@ -1,0 +1,1 @@
+delete from holdfast_jobs where id in (values /*rows*/(?)/*rows*/)

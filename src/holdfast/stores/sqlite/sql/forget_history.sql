@@ -1,0 +1,1 @@
+delete from holdfast_failures where job in (values /*rows*/(?)/*rows*/)

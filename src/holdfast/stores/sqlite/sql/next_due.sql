@@ -1,0 +1,1 @@
+select min(due_at) from holdfast_jobs where stage = 1

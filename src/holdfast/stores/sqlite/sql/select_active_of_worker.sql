@@ -1,0 +1,1 @@
+select * from holdfast_jobs where stage = 3 and worker = ?

@@ -1,0 +1,1 @@
+select * from holdfast_jobs where id in (values /*rows*/(?)/*rows*/)

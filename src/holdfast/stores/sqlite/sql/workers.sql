@@ -1,0 +1,5 @@
+select json_group_array(json_array(
+    hex(id), name, host, pid, queues, started_at, beat_at, beat, dead_at,
+    (select count(*) from holdfast_jobs where stage = 3 and worker = holdfast_workers.id)
+))
+from holdfast_workers

@@ -1,0 +1,42 @@
+"""The SQL of the verbs, from the files named after them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from importlib import resources
+from typing import Any
+
+Parameters = Sequence[Any]
+Execute = Callable[[str, Parameters], list[tuple[Any, ...]]]
+
+_LARGEST_CHUNK = 512
+_ROWS = re.compile(r"/\*rows\*/(.*?)/\*rows\*/", re.DOTALL)
+_COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
+
+
+@cache
+def statement(name: str, rows: int = 1) -> str:
+    """A statement, with the part between its /*rows*/ marks repeated for so many rows.
+
+    Each size is a text of its own, which SQLite compiles once and the driver keeps.
+    """
+    text = resources.files("holdfast.stores.sqlite").joinpath(f"sql/{name}.sql").read_text("utf-8")
+    text = _COMMENT.sub("", text).strip()
+    return _ROWS.sub(lambda match: ", ".join([match[1]] * rows), text)
+
+
+@cache
+def records_statement(selection: str, rows: int = 1) -> str:
+    """A selection of jobs, read as one row of JSON."""
+    return statement("records").replace("{jobs}", statement(selection, rows))
+
+
+def chunks(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Cut rows into chunks whose sizes are powers of two: ten statements serve every number of rows."""
+    start, left = 0, len(rows)
+    while left:
+        size = min(_LARGEST_CHUNK, 1 << (left.bit_length() - 1))
+        yield rows[start : start + size]
+        start, left = start + size, left - size

@@ -1,0 +1,509 @@
+"""The SQLite store: one file, any number of processes on one machine, nothing to install."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast import lifecycle
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import WorkerDeclaredDead
+from holdfast.job import Attempt, ClaimedJob, Delivery, JobRecord, NewJob, Stage
+from holdfast.lifecycle import Complete, GiveBack, Transition
+from holdfast.liveness import Sighting
+from holdfast.store import (
+    WORKER_RETENTION,
+    Beaten,
+    Enqueued,
+    Filter,
+    Held,
+    Hint,
+    HintKind,
+    NewWorker,
+    Page,
+    Pruned,
+    PublishedTask,
+    Queue,
+    QueueRecord,
+    Retention,
+    Ruling,
+    Settled,
+    Settlement,
+    TaskDefinition,
+    Tick,
+    WorkerRecord,
+    check_batch,
+    check_bound,
+    check_limit,
+    crash_of,
+)
+from holdfast.stores.hints import HintHub
+from holdfast.stores.sqlite import rows
+from holdfast.stores.sqlite.borrowed import enqueue_on
+from holdfast.stores.sqlite.connection import Connection
+from holdfast.stores.sqlite.doorbell import Doorbell
+from holdfast.stores.sqlite.migrate import Migration, migrate, shipped_migrations
+from holdfast.stores.sqlite.reader import Reader
+from holdfast.stores.sqlite.search import Search
+from holdfast.stores.sqlite.session import NeedsCare, NeedsDisk, Operation, Session
+from holdfast.stores.sqlite.statements import chunks, records_statement, statement
+from holdfast.stores.sqlite.transaction import OpenQueue, Transaction
+from holdfast.stores.sqlite.turns import Turn
+from holdfast.stores.sqlite.writer import Writer
+
+_BATCH = 1000
+_PRUNE_WINDOW = 5000
+
+
+class SqliteStore:
+    """Jobs in a SQLite file, in WAL mode. Everything that must be on disk is, when a call returns."""
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        clock: Clock | None = None,
+        retention: Retention | None = None,
+        migrations: Sequence[Migration] | None = None,
+    ) -> None:
+        self.path = Path(path).absolute()
+        self._clock = clock or SystemClock()
+        self._retention = retention or Retention()
+        self._migrations = list(migrations or shipped_migrations())
+        self._instance: UUID | None = None
+        self._hub = HintHub()
+        self._writer = Writer(lambda: Session(self.path, self._connect, self._clock, self._announce))
+        self._reader = Reader(self.path)
+        self._searcher = Reader(self.path)
+        self._doorbell = Doorbell(self.path, self._hub.publish)
+        self._prune_from = 0
+        self._strict_queues: set[str] = set()
+        """Queues with at-most-once jobs: their claims go to the disk at once."""
+
+    # ── lifetime ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def open(self) -> None:
+        if self._instance is None:
+            await self._writer.run(Operation(lambda _: None, is_durable=False))
+
+    def _connect(self) -> Connection:
+        """Open the file and bring it up to date; in the writer's thread, while it has its turn."""
+        connection = Connection(self.path)
+        try:
+            self._instance = migrate(connection, self._migrations)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    async def close(self) -> None:
+        self._doorbell.close()
+        await self._reader.close()
+        await self._searcher.close()
+        await self._writer.close()
+
+    def abandon(self) -> None:
+        self._writer.abandon()
+        self._reader.abandon()
+        self._searcher.abandon()
+        self._hub = HintHub()
+        self._doorbell = Doorbell(self.path, self._hub.publish)
+
+    # ── hints ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @asynccontextmanager
+    async def changes(self, kinds: Iterable[HintKind]) -> AsyncIterator[AsyncIterator[Hint]]:
+        await self.open()
+        async with self._hub.subscribe(kinds) as hints:
+            self._doorbell.listen_for(self._hub.kinds)
+            try:
+                yield hints
+            finally:
+                self._hub.drop(hints)
+                self._doorbell.listen_for(self._hub.kinds)
+
+    def _announce(self, hints: list[Hint]) -> None:
+        self._hub.publish(hints)
+        self._doorbell.ring(hints)
+
+    # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def enqueue(self, jobs: Sequence[NewJob], tx: object | None = None) -> list[Enqueued]:
+        if tx is not None:
+            await self.open()
+            return self.enqueue_in(tx, jobs)
+        check_batch(len(jobs))
+        work = Operation(lambda it: it.enqueue(jobs), weight=len(jobs), ids=[new.id for new in jobs])
+        return await self._writer.run(work)
+
+    def enqueue_in(self, tx: object, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        check_batch(len(jobs))
+        return enqueue_on(tx, jobs, self.path, self._instance_now(), self._clock.now())
+
+    def _instance_now(self) -> UUID:
+        """Which database this is. A synchronous caller that comes first opens the file for a moment."""
+        if self._instance is None:
+            turn = Turn(self.path)
+            with turn:
+                self._connect().close()
+            turn.close()
+        assert self._instance is not None
+        return self._instance
+
+    async def claim(self, worker: UUID, token: UUID, demand: Mapping[str, int]) -> list[ClaimedJob]:
+        is_durable = not self._strict_queues.isdisjoint(demand)
+        return await self._writer.run(
+            Operation(lambda it: self._claim(it, worker, token, demand), is_durable=is_durable)
+        )
+
+    def _claim(self, it: Transaction, worker: UUID, token: UUID, demand: Mapping[str, int]) -> list[ClaimedJob]:
+        if not it.execute("is_alive", (worker.bytes,)):
+            raise WorkerDeclaredDead
+        if it.is_careful and (before := it.claimed_before(worker, token)):
+            return before
+        claimed = [job for queue, slots in demand.items() if slots > 0 for job in it.claim(queue, slots, worker, token)]
+        if not it.is_durable:
+            strict = {job.queue for job in claimed if job.delivery is Delivery.AT_MOST_ONCE}
+            if strict:
+                self._strict_queues |= strict
+                raise NeedsDisk
+        return claimed
+
+    async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        check_batch(len(settlements))
+        return await self._writer.run(Operation(lambda it: self._settle(it, settlements), weight=len(settlements)))
+
+    def _settle(self, it: Transaction, settlements: Sequence[Settlement]) -> list[Settled]:
+        done = [
+            (each.id.bytes, each.token.bytes, each.transition.result_json)
+            for each in settlements
+            if isinstance(each.transition, Complete)
+        ]
+        if it.is_careful or len(done) < len(settlements):
+            return self._settle_carefully(it, settlements)
+        it.flush()
+        if it.change_many("complete", done, (it.microseconds,)) != len(done):
+            raise NeedsCare  # some are stale, or repeated: find out which
+        it.close_keys([each.id for each in settlements if each.is_keyed], self._key_end(it))
+        it.hint(HintKind.FINISHED, ids=(each.id for each in settlements))
+        return [Settled.APPLIED] * len(settlements)
+
+    def _settle_carefully(self, it: Transaction, settlements: Sequence[Settlement]) -> list[Settled]:
+        jobs = it.load([settlement.id for settlement in settlements])
+        answers: list[Settled] = []
+        transitions: dict[UUID, Transition] = {}
+        for settlement in settlements:
+            job = jobs.get(settlement.id)
+            if job is None or job.token != settlement.token:
+                answers.append(Settled.STALE)
+            elif job.stage is not Stage.ACTIVE or settlement.id in transitions:
+                answers.append(Settled.ALREADY)
+            else:
+                transitions[settlement.id] = settlement.transition
+                answers.append(Settled.APPLIED)
+        self._finish(it, [(jobs[id], transition) for id, transition in transitions.items()])
+        return answers
+
+    def _finish(
+        self, it: Transaction, ended: Sequence[tuple[JobRecord, Transition]], *, keep_token: bool = True
+    ) -> None:
+        """Apply transitions to active jobs. Without its token a job can't be settled by its former holder."""
+        changes: list[tuple[JobRecord, JobRecord]] = []
+        attempts: dict[UUID, Attempt] = {}
+        for job, transition in ended:
+            after = lifecycle.finish(job, transition, it.now)
+            changes.append((job, after if keep_token else replace(after, token=None)))
+            if attempt := lifecycle.ended_attempt(job, transition, it.now):
+                attempts[job.id] = attempt
+        it.save(changes, self._key_end(it), attempts)
+
+    def _key_end(self, it: Transaction) -> int:
+        return rows.to_microseconds(it.now + self._retention.idempotency)
+
+    async def tick(self) -> Tick:
+        return await self._writer.run(Operation(self._tick))
+
+    def _tick(self, it: Transaction) -> Tick:
+        expired = it.records("select_expired", (it.microseconds, _BATCH))
+        attempts = {job.id: lifecycle.failed_attempt(job, lifecycle.expired_failure(job), it.now) for job in expired}
+        it.save([(job, lifecycle.expire(job, it.now)) for job in expired], self._key_end(it), attempts)
+        ripe = it.records("select_due", (it.microseconds, _BATCH))
+        it.save([(job, lifecycle.ripen(job)) for job in ripe], self._key_end(it))
+        ((next_due,),) = it.execute("next_due")
+        next_in = None if next_due is None else max(rows.to_time(next_due) - it.now, timedelta(0))
+        return Tick(len(ripe), len(expired), next_in)
+
+    # ── steering ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def cancel(self, ids: Sequence[UUID], reason: str) -> dict[UUID, Ruling]:
+        return await self._steer(ids, lambda job, now: lifecycle.cancel(job, reason, now))
+
+    async def run_now(self, ids: Sequence[UUID]) -> dict[UUID, Ruling]:
+        return await self._steer(ids, lifecycle.run_now)
+
+    async def retry(self, ids: Sequence[UUID], args_json: str | None = None) -> dict[UUID, Ruling]:
+        return await self._steer(ids, lambda job, now: lifecycle.retry(job, now, args_json), takes_keys=True)
+
+    async def _steer(
+        self,
+        ids: Sequence[UUID],
+        change: Callable[[JobRecord, datetime], JobRecord | None],
+        *,
+        takes_keys: bool = False,
+    ) -> dict[UUID, Ruling]:
+        check_batch(len(ids))
+
+        def work(it: Transaction) -> dict[UUID, Ruling]:
+            jobs = it.load(ids)
+            if takes_keys:
+                it.watch_keys(list(jobs.values()))
+            changes: dict[UUID, tuple[JobRecord, JobRecord]] = {}
+            rulings: dict[UUID, Ruling] = {}
+            for id in dict.fromkeys(ids):
+                job = jobs.get(id)
+                rival = it.rival(job) if takes_keys and job is not None else None
+                changed = None if job is None or rival is not None else change(job, it.now)
+                if job is not None and changed is not None:
+                    changes[id] = (job, changed)
+                    if takes_keys:
+                        it.reopen_keys(changed)
+                shown = changed or job
+                rulings[id] = Ruling(changed is not None, shown.state if shown else None, rival)
+            it.save(list(changes.values()), self._key_end(it))
+            asked = [
+                id for id, (before, after) in changes.items() if after.stage is Stage.ACTIVE and after is not before
+            ]
+            if asked:
+                it.hint(HintKind.CANCEL, ids=asked)
+            return rulings
+
+        return await self._writer.run(Operation(work, weight=len(ids)))
+
+    async def discard(self, ids: Sequence[UUID]) -> dict[UUID, Ruling]:
+        check_batch(len(ids))
+
+        def work(it: Transaction) -> dict[UUID, Ruling]:
+            jobs = it.load(ids)
+            dead = [id for id, job in jobs.items() if lifecycle.may_discard(job)]
+            it.delete(dead)
+            return {id: Ruling(id in dead, jobs[id].state if id in jobs else None) for id in ids}
+
+        return await self._writer.run(Operation(work, weight=len(ids)))
+
+    async def prune(self, *, dead_before: datetime | None = None, batch: int = _BATCH) -> Pruned:
+        """Look for what is old with a reader, which holds nobody up, and delete it in one short transaction."""
+        now = self._clock.now()
+        ends = (
+            rows.to_microseconds(now - self._retention.completed),
+            rows.to_microseconds(now - self._retention.cancelled),
+            None if dead_before is None else rows.to_microseconds(dead_before),
+            rows.to_microseconds(now),
+        )
+        await self.open()
+        old, is_done = await self._searcher.read(lambda connection: self._find_old(connection, ends, batch))
+
+        def work(it: Transaction) -> Pruned:
+            still = [
+                id
+                for chunk in chunks([id.bytes for id in old])
+                for id in rows.read_ids(it.answer("still_prunable", (*ends, *chunk), len(chunk)))
+            ]
+            it.delete(still)
+            keys = it.change("prune_keys", (it.microseconds, batch))
+            workers = it.change("prune_workers", (rows.to_microseconds(it.now - WORKER_RETENTION),))
+            return Pruned(len(still), keys, workers, is_done and keys < batch)
+
+        return await self._writer.run(Operation(work))
+
+    def _find_old(self, connection: Connection, ends: tuple[Any, ...], batch: int) -> tuple[list[UUID], bool]:
+        """Go on where the last prune stopped, up to a batch or the end of the table, and then begin anew."""
+        old: list[UUID] = []
+        while True:
+            ((last, text),) = connection.execute(statement("prunable"), (self._prune_from, _PRUNE_WINDOW, *ends))
+            if last is None:
+                self._prune_from = 0
+                return old, True
+            for seq, id in rows.read_numbered_ids(text):
+                old.append(id)
+                if len(old) == batch:
+                    self._prune_from = seq
+                    return old, False
+            self._prune_from = last
+
+    # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def register(self, worker: NewWorker) -> None:
+        queues = msgspec.json.encode(worker.queues).decode()
+
+        def work(it: Transaction) -> None:
+            it.change("register", (worker.id.bytes, worker.name, worker.host, worker.pid, queues, it.microseconds))
+
+        await self._writer.run(Operation(work))
+
+    async def beat(self, worker: UUID, held: Held) -> Beaten:
+        return await self._writer.run(Operation(lambda it: self._beat(it, worker, held), is_durable=False))
+
+    def _beat(self, it: Transaction, worker: UUID, held: Held) -> Beaten:
+        if not it.change("beat", (worker.bytes, it.microseconds)):
+            return Beaten(is_alive=False, taken=list(held.jobs))
+        mine = {job.id: job for job in it.records("select_active_of_worker", (worker.bytes,))}
+        taken = [id for id, token in held.jobs.items() if id not in mine or mine[id].token != token]
+        cancelled = [id for id, job in mine.items() if job.cancel_requested_at and id in held.jobs]
+        unheld = [job for id, job in mine.items() if held.jobs.get(id) != job.token and job.token not in held.claiming]
+        self._finish(it, [(job, GiveBack()) for job in unheld], keep_token=False)
+        return Beaten(True, taken, cancelled, [job.id for job in unheld])
+
+    async def sightings(self) -> list[Sighting]:
+        now = self._clock.now()
+        return [
+            Sighting(worker.id, worker.beat, now - worker.beat_at)
+            for worker in await self.workers()
+            if worker.dead_at is None
+        ]
+
+    async def rescue(self, gone: Mapping[UUID, int]) -> list[UUID]:
+        def work(it: Transaction) -> list[UUID]:
+            for worker, beat in gone.items():
+                it.change("declare_dead", (worker.bytes, beat, it.microseconds))
+            return self._rescue(it, it.records("select_orphans", (_BATCH,)))
+
+        return await self._writer.run(Operation(work))
+
+    async def bury_worker(self, worker: UUID, settlements: Sequence[Settlement] = ()) -> list[UUID]:
+        def work(it: Transaction) -> list[UUID]:
+            it.change("declare_dead", (worker.bytes, -1, it.microseconds))
+            self._settle_carefully(it, settlements)
+            return self._rescue(it, it.records("select_active_of_worker", (worker.bytes,)))
+
+        return await self._writer.run(Operation(work))
+
+    def _rescue(self, it: Transaction, orphans: Sequence[JobRecord]) -> list[UUID]:
+        ended = [(job, lifecycle.after_crash(job, crash_of(job.worker))) for job in orphans]
+        self._finish(it, ended, keep_token=False)
+        return [job.id for job in orphans]
+
+    async def depart(self, worker: UUID) -> list[UUID]:
+        def work(it: Transaction) -> list[UUID]:
+            held = it.records("select_active_of_worker", (worker.bytes,))
+            self._finish(it, [(job, GiveBack()) for job in held], keep_token=False)
+            it.change("depart", (worker.bytes,))
+            return [job.id for job in held]
+
+        return await self._writer.run(Operation(work))
+
+    async def workers(self) -> list[WorkerRecord]:
+        return rows.read_workers(await self._ask("workers"))
+
+    # ── queues and tasks ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def declare_queues(self, queues: Sequence[Queue]) -> None:
+        def work(it: Transaction) -> None:
+            for declared in queues:
+                queue = it.queue(declared.name)
+                queue.declared_bound = declared.bound
+                queue.scheduled_bound = declared.scheduled_bound
+                queue.is_changed = True
+
+        await self._writer.run(Operation(work))
+
+    async def queues(self) -> list[QueueRecord]:
+        return rows.read_queues(await self._ask("queues"))
+
+    async def pause(self, queue: str) -> None:
+        def change(row: OpenQueue, it: Transaction) -> None:
+            row.paused_at = row.paused_at or it.microseconds
+
+        await self._control(queue, change)
+
+    async def resume(self, queue: str) -> None:
+        def change(row: OpenQueue, it: Transaction) -> None:
+            row.paused_at = None
+
+        await self._control(queue, change)
+
+    async def set_bound(self, queue: str, bound: int | None) -> None:
+        override = None if bound is None else check_bound(bound, "bound")
+
+        def change(row: OpenQueue, it: Transaction) -> None:
+            row.override_bound = override
+
+        await self._control(queue, change)
+
+    async def _control(self, queue: str, change: Callable[[OpenQueue, Transaction], None]) -> None:
+        def work(it: Transaction) -> None:
+            row = it.queue(queue)
+            change(row, it)
+            row.is_changed = True
+            it.hint(HintKind.CONTROL, (queue,))
+            it.hint(HintKind.ROOM, (queue,))
+
+        await self._writer.run(Operation(work))
+
+    async def publish_tasks(self, definitions: Sequence[TaskDefinition]) -> None:
+        def work(it: Transaction) -> None:
+            for definition in definitions:
+                text = msgspec.json.encode(definition, order="deterministic").decode()
+                it.change("publish_task", (definition.name, text, it.microseconds))
+
+        await self._writer.run(Operation(work))
+
+    async def tasks(self, names: Sequence[str] | None = None) -> list[PublishedTask]:
+        published = rows.read_tasks(await self._ask("tasks"))
+        if names is None:
+            return published
+        wanted = set(names)
+        return [task for task in published if wanted & {task.definition.name, *task.definition.aliases}]
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def get(self, ids: Sequence[UUID]) -> list[JobRecord]:
+        return await self._read_by_id("select_by_id", ids)
+
+    async def finished(self, ids: Sequence[UUID]) -> list[JobRecord]:
+        return await self._read_by_id("select_finished", ids)
+
+    async def _read_by_id(self, selection: str, ids: Sequence[UUID]) -> list[JobRecord]:
+        check_batch(len(ids))
+        await self.open()
+
+        def question(connection: Connection) -> list[JobRecord]:
+            found: dict[UUID, JobRecord] = {}
+            for chunk in chunks([id.bytes for id in ids]):
+                ((text,),) = connection.execute(records_statement(selection, len(chunk)), chunk)
+                found |= {job.id: job for job in rows.read_records(text)}
+            return [found[id] for id in ids if id in found]
+
+        return await self._reader.read(question)
+
+    async def page(self, filter: Filter, cursor: UUID | None = None, limit: int = 50) -> Page:
+        check_limit(limit)
+        search = Search(filter, cursor)
+        sql = statement("records").replace("{jobs}", search.page())
+        await self.open()
+        ((text,),) = await self._searcher.read(lambda connection: connection.execute(sql, (*search.values, limit + 1)))
+        found = rows.read_records(text)
+        return Page(found[:limit], found[limit - 1].id if len(found) > limit else None)
+
+    async def count(self, filter: Filter) -> int:
+        search = Search(filter)
+        await self.open()
+        ((number,),) = await self._searcher.read(lambda connection: connection.execute(search.count(), search.values))
+        return int(number)
+
+    async def attempts(self, id: UUID) -> list[Attempt]:
+        jobs = await self.get([id])
+        if not jobs:
+            return []
+        return lifecycle.all_attempts(jobs[0], rows.read_attempts(await self._ask("attempts", (id.bytes,))))
+
+    async def _ask(self, name: str, parameters: Sequence[Any] = ()) -> str:
+        await self.open()
+        ((text,),) = await self._reader.read(lambda connection: connection.execute(statement(name), parameters))
+        return str(text)

@@ -1,0 +1,325 @@
+"""One transaction on the SQLite file: what the verbs read and write in it.
+
+It keeps the counters of the queues, the places in the line and the keys in step with the
+jobs, and gathers inserts, so that a hundred callers who enqueue one job each cost one statement.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Protocol
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from holdfast import keys, lifecycle
+from holdfast.codec import fingerprint
+from holdfast.job import FINAL, Attempt, ClaimedJob, JobRecord, NewJob, Stage, counts_as_scheduled, counts_as_waiting
+from holdfast.keys import KeyName, KeyRecord
+from holdfast.store import DEFAULT_BOUND, LONGEST_HISTORY, Enqueued, Hint, HintKind, QueueRecord
+from holdfast.stores.sqlite import rows
+from holdfast.stores.sqlite.rows import Row
+from holdfast.stores.sqlite.statements import Parameters, chunks, records_statement, statement
+
+NEARLY_FULL = 0.75
+"""From this part of its bound on, a queue that gets room again says so to producers that may wait for it."""
+
+
+class Executor(Protocol):
+    """What a transaction needs of a connection: ours, or the caller's own."""
+
+    def execute(self, sql: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]: ...
+
+    def change(self, sql: str, parameters: Parameters = ()) -> int: ...
+
+
+class OpenQueue:
+    """A queue's row while the transaction is open."""
+
+    def __init__(self, name: str, row: Row | None) -> None:
+        self.name = name
+        self.waiting: int = row[0] if row else 0
+        self.scheduled: int = row[1] if row else 0
+        self.last_place: int = row[2] if row else 0
+        self.declared_bound: int = row[3] if row else DEFAULT_BOUND
+        self.override_bound: int | None = row[4] if row else None
+        self.scheduled_bound: int = row[5] if row else DEFAULT_BOUND
+        self.paused_at: int | None = row[6] if row else None
+        self.is_changed = False
+        self.waited_before = self.waiting
+
+    def row(self) -> Row:
+        return (
+            self.name,
+            self.waiting,
+            self.scheduled,
+            self.last_place,
+            self.declared_bound,
+            self.override_bound,
+            self.scheduled_bound,
+            self.paused_at,
+        )
+
+    @property
+    def bound(self) -> int:
+        return self.declared_bound if self.override_bound is None else self.override_bound
+
+    @property
+    def has_room_again(self) -> bool:
+        return self.waiting < self.waited_before >= NEARLY_FULL * self.bound
+
+    def record(self) -> QueueRecord:
+        return QueueRecord(
+            self.name, self.waiting, self.scheduled, self.declared_bound, self.override_bound, self.scheduled_bound
+        )
+
+
+class Transaction:
+    """The state of one open transaction. Whoever opened it calls `finish` before the commit."""
+
+    def __init__(
+        self, connection: Executor, now: datetime, *, is_durable: bool = True, is_careful: bool = False
+    ) -> None:
+        self.now = now
+        self.microseconds = rows.to_microseconds(now)
+        self.is_durable = is_durable
+        self.is_careful = is_careful
+        """Run again after something went wrong: what is there already must be looked for."""
+        self.hints: dict[HintKind, tuple[set[str], set[UUID]]] = {}
+        self._connection = connection
+        self._queues: dict[str, OpenQueue] = {}
+        self._inserts: list[Row] = []
+        self._keys: dict[KeyName, KeyRecord] = {}
+        self._watched: dict[KeyName, KeyRecord] = {}
+
+    # ── statements ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def execute(self, name: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
+        return self._connection.execute(statement(name), parameters)
+
+    def answer(self, name: str, parameters: Parameters = (), many: int = 1) -> str:
+        """The JSON that a statement answers with."""
+        ((text,),) = self._connection.execute(statement(name, many), parameters)
+        return str(text)
+
+    def change(self, name: str, parameters: Parameters = ()) -> int:
+        return self._connection.change(statement(name), parameters)
+
+    def change_many(self, name: str, values: Sequence[Row], first: Row = ()) -> int:
+        """Execute a statement over rows of values, a chunk at a time; return how many rows of the table it changed."""
+        changed = 0
+        for chunk in chunks(values):
+            flat = list(first)
+            for row in chunk:
+                flat.extend(row)
+            changed += self._connection.change(statement(name, len(chunk)), flat)
+        return changed
+
+    def records(self, selection: str, parameters: Parameters) -> list[JobRecord]:
+        self.flush()
+        ((text,),) = self._connection.execute(records_statement(selection), parameters)
+        return rows.read_records(text)
+
+    def load(self, ids: Sequence[UUID]) -> dict[UUID, JobRecord]:
+        self.flush()
+        found: dict[UUID, JobRecord] = {}
+        for chunk in chunks([id.bytes for id in ids]):
+            ((text,),) = self._connection.execute(records_statement("select_by_id", len(chunk)), chunk)
+            found |= {job.id: job for job in rows.read_records(text)}
+        return found
+
+    # ── queues and hints ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    def queue(self, name: str) -> OpenQueue:
+        queue = self._queues.get(name)
+        if queue is None:
+            found = self.execute("queue", (name,))
+            queue = self._queues[name] = OpenQueue(name, found[0] if found else None)
+        return queue
+
+    def hint(self, kind: HintKind, queues: Iterable[str] = (), ids: Iterable[UUID] = ()) -> None:
+        named_queues, named_ids = self.hints.setdefault(kind, (set(), set()))
+        named_queues.update(queues)
+        named_ids.update(ids)
+
+    def all_hints(self) -> list[Hint]:
+        return [Hint(kind, frozenset(queues), frozenset(ids)) for kind, (queues, ids) in self.hints.items()]
+
+    # ── enqueuing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """Decide first, then write: a refusal leaves nothing behind."""
+        if not self.is_careful and all(new.is_plain for new in jobs):
+            self._insert(jobs)
+            return [Enqueued(new.id) for new in jobs]
+        answers, fresh, taken = self._resolve(jobs)
+        self._insert(fresh)
+        self._keys |= taken
+        return answers
+
+    def _resolve(self, jobs: Sequence[NewJob]) -> tuple[list[Enqueued], list[NewJob], dict[KeyName, KeyRecord]]:
+        there = self.load([new.id for new in jobs if new.is_repeat or self.is_careful])
+        known = self._find_keys([name for new in jobs for name in keys.keys_of(new)])
+        answers: list[Enqueued] = []
+        fresh: dict[UUID, NewJob] = {}
+        taken: dict[KeyName, KeyRecord] = {}
+        for new in jobs:
+            existing = _same_job(new, fresh, there) or keys.holder_of(new, known, self.now)
+            answers.append(Enqueued(existing or new.id, is_existing=existing is not None))
+            if existing is None:
+                fresh[new.id] = new
+                taken |= keys.taken_by(new, self.now)
+                known |= taken
+        return answers, list(fresh.values()), taken
+
+    def _insert(self, jobs: Sequence[NewJob]) -> None:
+        by_queue: dict[str, list[NewJob]] = {}
+        for new in jobs:
+            by_queue.setdefault(new.queue, []).append(new)
+        prepared = [(self.queue(name), group, *self._split(group)) for name, group in by_queue.items()]
+        for queue, _, waiting, scheduled in prepared:
+            if refusal := queue.record().refuse(waiting, scheduled):
+                raise refusal
+        for queue, group, waiting, scheduled in prepared:
+            now, first = self.microseconds, queue.last_place + 1
+            self._inserts += [rows.new_row(new, now, first + index) for index, new in enumerate(group)]
+            queue.last_place += len(group)
+            queue.waiting += waiting
+            queue.scheduled += scheduled
+            queue.is_changed = True
+            if waiting:
+                self.hint(HintKind.WORK, (queue.name,))
+
+    def _split(self, jobs: Sequence[NewJob]) -> tuple[int, int]:
+        """How many are ready, and how many are due later."""
+        scheduled = 0
+        for new in jobs:
+            if (new.delay is not None or new.at is not None) and lifecycle.due_time(new, self.now) > self.now:
+                scheduled += 1
+        return len(jobs) - scheduled, scheduled
+
+    # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _find_keys(self, names: Sequence[KeyName]) -> dict[KeyName, KeyRecord]:
+        found: dict[KeyName, KeyRecord] = {}
+        for chunk in chunks([name for name in names if name not in self._keys]):
+            flat = [part for name in chunk for part in name]
+            ((text,),) = self._connection.execute(statement("find_keys", len(chunk)), flat)
+            found |= rows.read_keys(text)
+        return found | {name: self._keys[name] for name in names if name in self._keys}
+
+    def close_keys(self, ids: Sequence[UUID], retention_end: int) -> None:
+        self.change_many("close_keys", [(id.bytes,) for id in ids], (retention_end, self.microseconds))
+
+    def watch_keys(self, jobs: Sequence[JobRecord]) -> None:
+        """Look up who has the keys of these jobs, for `rival` and `reopen_keys`."""
+        self._watched = self._find_keys([name for job in jobs for name in keys.keys_of(job)])
+
+    def rival(self, job: JobRecord) -> UUID | None:
+        """The other job that has a key of this one by now."""
+        return keys.rival(job, self._watched, self.now)
+
+    def reopen_keys(self, job: JobRecord) -> None:
+        """The job runs again, so its keys have no end any more."""
+        for name in keys.keys_of(job):
+            record = self._watched.get(name)
+            if record is None or record.job != job.id:
+                record = KeyRecord(job.id, fingerprint(job.args_json))
+            self._keys[name] = self._watched[name] = replace(record, expires_at=None)
+
+    # ── claiming ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def claim(self, queue_name: str, slots: int, worker: UUID, token: UUID) -> list[ClaimedJob]:
+        queue = self.queue(queue_name)
+        if queue.paused_at is not None or not queue.waiting:
+            return []
+        self.flush()
+        ((text,),) = self.execute("claim", (queue_name, self.microseconds, slots))
+        numbers, claimed = rows.read_claims(text, token, queue_name)
+        if claimed:
+            self.execute("start", (worker.bytes, token.bytes, self.microseconds, str(numbers)))
+            queue.waiting -= len(claimed)
+            queue.is_changed = True
+        return claimed
+
+    def claimed_before(self, worker: UUID, token: UUID) -> list[ClaimedJob]:
+        ((text,),) = self.execute("claimed", (worker.bytes, token.bytes))
+        return rows.read_claims(text, token)[1]
+
+    # ── changing ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def save(
+        self,
+        changes: Iterable[tuple[JobRecord, JobRecord]],
+        key_end: int,
+        attempts: Mapping[UUID, Attempt] | None = None,
+    ) -> None:
+        """Keep changed records, and all that hangs on them: places, counters, keys, history, hints."""
+        changed = [(before, self._place(before, after)) for before, after in changes if after is not before]
+        self.change_many("save", [rows.changed_row(after) for _, after in changed])
+        for before, after in changed:
+            self._count(before, -1)
+            self._count(after, +1)
+        ended = [after for before, after in changed if after.stage in FINAL and before.stage not in FINAL]
+        self.close_keys([job.id for job in ended if job.is_keyed], key_end)
+        if ended:
+            self.hint(HintKind.FINISHED, ids=(job.id for job in ended))
+        ready = {after.queue for _, after in changed if after.stage is Stage.READY}
+        if ready:
+            self.hint(HintKind.WORK, ready)
+        if attempts:
+            self._remember(attempts)
+
+    def _place(self, before: JobRecord, after: JobRecord) -> JobRecord:
+        if after.stage is not Stage.READY or before.stage is Stage.READY:
+            return after
+        queue = self.queue(after.queue)
+        queue.last_place += 1
+        queue.is_changed = True
+        return replace(after, place=queue.last_place)
+
+    def _count(self, job: JobRecord, by: int) -> None:
+        queue = self.queue(job.queue)
+        queue.waiting += by * counts_as_waiting(job.stage, job.attempt)
+        queue.scheduled += by * counts_as_scheduled(job.stage, job.attempt)
+        queue.is_changed = True
+
+    def _remember(self, attempts: Mapping[UUID, Attempt]) -> None:
+        self.change_many("record_failures", [rows.failure_row(id, attempt) for id, attempt in attempts.items()])
+        for id, attempt in attempts.items():
+            if attempt.run >= LONGEST_HISTORY:
+                self.change("trim_history", (id.bytes, LONGEST_HISTORY))
+
+    def delete(self, ids: Sequence[UUID]) -> None:
+        """Final jobs, with their history. They are in no counter any more."""
+        self.change_many("discard", [(id.bytes,) for id in ids])
+        self.change_many("forget_history", [(id.bytes,) for id in ids])
+
+    # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def flush(self) -> None:
+        """Write the inserts that were gathered, before anything reads what they change."""
+        if self._inserts:
+            inserts, self._inserts = self._inserts, []
+            self.change_many("enqueue", inserts)
+        if self._keys:
+            taken, self._keys = self._keys, {}
+            self.change_many("take_keys", [rows.key_row(name, record) for name, record in taken.items()])
+
+    def finish(self) -> None:
+        """Write everything that was held back. After this the transaction may be committed."""
+        self.flush()
+        for queue in self._queues.values():
+            if queue.is_changed:
+                self.change("save_queue", queue.row())
+            if queue.has_room_again:
+                self.hint(HintKind.ROOM, (queue.name,))
+
+
+def _same_job(new: NewJob, fresh: Mapping[UUID, NewJob], there: Mapping[UUID, JobRecord]) -> UUID | None:
+    if (job := fresh.get(new.id)) is not None:
+        return keys.same_job(new, job.task, job.args)
+    if (record := there.get(new.id)) is not None:
+        return keys.same_job(new, record.task, record.args_json)
+    return None

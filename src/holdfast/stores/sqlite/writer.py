@@ -1,0 +1,120 @@
+"""The one thread of a process that writes to the SQLite file, and group commit.
+
+Operations that arrive while a transaction is being committed form the next one: there is no
+timer, so a lone caller waits for nobody, and a crowd shares one wait for the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from holdfast import native
+from holdfast.stores.sqlite.session import Operation, Session
+
+Result = TypeVar("Result")
+
+MOST_QUEUED = 1000
+"""Operations of one event loop that may wait for the writer; further callers wait for a place."""
+_MOST_WEIGHT = 10_000
+
+
+class Writer:
+    """Runs operations in transactions, in a thread of its own, which starts on first use."""
+
+    def __init__(self, make_session: Callable[[], Session]) -> None:
+        self._make_session = make_session
+        self._lock = native.make_lock()
+        self._channel: native.Channel[Operation[Any]] | None = None
+        self._session: Session | None = None
+        self._places: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
+            weakref.WeakKeyDictionary()
+        )
+
+    async def run(self, operation: Operation[Result]) -> Result:
+        """Run an operation and wait for its commit. Cancelling the caller does not undo it, nor disturb the others."""
+        loop = asyncio.get_running_loop()
+        places = self._places.get(loop)
+        if places is None:
+            places = self._places[loop] = asyncio.Semaphore(MOST_QUEUED)
+        async with places:
+            future = operation.expect(loop)
+            self._put(operation)
+            return await future
+
+    def _put(self, operation: Operation[Any]) -> None:
+        with self._lock:
+            if self._channel is None:
+                channel: native.Channel[Operation[Any]] = native.Channel()
+                session = self._make_session()
+                self._channel, self._session = channel, session
+                native.start_thread(lambda: _serve(channel, session))
+            self._channel.put(operation)
+
+    async def close(self) -> None:
+        """Finish what was submitted, close the file, and let the thread end. The next operation starts another one."""
+        with self._lock:
+            channel, self._channel, self._session = self._channel, None, None
+        if channel is not None:
+            last: Operation[None] = Operation(lambda _: None, is_durable=False, is_last=True)
+            closed = last.expect(asyncio.get_running_loop())
+            channel.put(last)
+            await closed
+
+    def abandon(self) -> None:
+        """In a forked child: the thread is gone, and its session is the parent's."""
+        if self._session is not None:
+            self._session.abandon()
+        self._channel = self._session = None
+        self._lock = native.make_lock()
+        self._places = weakref.WeakKeyDictionary()
+
+
+def _serve(channel: native.Channel[Operation[Any]], session: Session) -> None:
+    last: Operation[Any] | None = None
+    while last is None:
+        operations = _take(channel)
+        last = operations.pop() if operations[-1].is_last else None
+        if operations:
+            session.run(operations)
+            _answer(operations)
+    session.close()
+    _answer([last])
+
+
+def _take(channel: native.Channel[Operation[Any]]) -> list[Operation[Any]]:
+    """Wait for an operation, and take what else has gathered."""
+    operation = channel.get()
+    operations = [operation]
+    weight = operation.weight
+    while weight < _MOST_WEIGHT and not operation.is_last and not channel.empty():
+        operation = channel.get()
+        operations.append(operation)
+        weight += operation.weight
+    return operations
+
+
+def _answer(operations: list[Operation[Any]]) -> None:
+    """Hand the results over, with one call into each event loop."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[Operation[Any]]] = {}
+    for operation in operations:
+        if operation.loop is not None:
+            by_loop.setdefault(operation.loop, []).append(operation)
+    for loop, answered in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_resolve, answered)
+        except RuntimeError:
+            continue  # that loop is closed: nobody waits there any more
+
+
+def _resolve(operations: list[Operation[Any]]) -> None:
+    for operation in operations:
+        future = operation.future
+        if future is None or future.done():
+            continue  # the caller was cancelled; the operation happened all the same
+        if operation.error is not None:
+            future.set_exception(operation.error)
+        else:
+            future.set_result(operation.result)

@@ -1,0 +1,253 @@
+"""Task: a function that can be enqueued."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
+from uuid import UUID
+
+from holdfast.codec import fingerprint
+from holdfast.context import Context
+from holdfast.engine import Engine
+from holdfast.errors import InvalidOption
+from holdfast.handle import Job, plain_arguments
+from holdfast.ids import check_id
+from holdfast.job import NewJob
+from holdfast.options import PLAIN, JobOptions, JobSettings, TaskSettings, check_job_options
+from holdfast.signature import Signature
+from holdfast.store import TaskDefinition
+
+P = ParamSpec("P")
+R_co = TypeVar("R_co", covariant=True)
+
+
+class Task(Generic[P, R_co]):
+    """A function with a name, under which its jobs are stored and found again by any worker.
+
+    Calling it runs the function here and now; `enqueue` and `aenqueue` run it on a worker.
+    """
+
+    def __init__(
+        self,
+        engine: Engine,
+        function: Callable[..., Any],
+        settings: TaskSettings,
+        signature: Signature,
+        *,
+        is_bound: bool,
+    ) -> None:
+        self._engine = engine
+        self._plain = Prepared(self, PLAIN)
+        self.function = function
+        self.settings = settings
+        self.signature = signature
+        self.is_bound = is_bound
+        self.__name__ = function.__name__
+        self.__doc__ = function.__doc__
+        self.__module__ = function.__module__
+        self.__wrapped__ = function
+
+    def __repr__(self) -> str:
+        return f"<Task {self.name} queue={self.settings.queue}>"
+
+    @property
+    def name(self) -> str:
+        return self.settings.name
+
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        return self.settings.aliases
+
+    @property
+    def place(self) -> str:
+        """Where its function is written, for messages."""
+        code = getattr(self.function, "__code__", None)
+        line = f":{code.co_firstlineno}" if code else ""
+        return f"{getattr(code, 'co_filename', self.__module__)}{line}"
+
+    # ── producing ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
+        """Hand a job over. When this returns it is on disk, and will run."""
+        return await self._plain.aenqueue(*args, **kwargs)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
+        """`aenqueue` for synchronous code."""
+        return self._plain.enqueue(*args, **kwargs)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
+        """A call to be enqueued together with others by `enqueue_many`. Its arguments are checked here."""
+        return self._plain.call(*args, **kwargs)
+
+    def options(self, **options: Unpack[JobOptions]) -> Prepared[P, R_co]:
+        """The same task with options for single jobs: tx, queue, priority, delay, at, expires, …"""
+        return Prepared(self, check_job_options(options))
+
+    def job(self, id: UUID | str) -> Job[R_co]:
+        """A typed handle on a job of this task, from its id."""
+        return self._handle(check_id(id))
+
+    def _handle(self, id: UUID, *, existing: bool = False) -> Job[R_co]:
+        return Job(self._engine, id, self.signature.decode_result, self._checked, existing=existing)
+
+    def _checked(self, payload: str) -> str:
+        self.signature.decode(payload)
+        return payload
+
+    def definition(self) -> TaskDefinition:
+        """What others must know to enqueue it without its code."""
+        settings = self.settings
+        unique = settings.unique
+        return TaskDefinition(
+            name=settings.name,
+            queue=settings.queue,
+            priority=settings.priority,
+            max_attempts=settings.max_attempts,
+            delivery=settings.delivery.value,
+            soft_timeout=settings.soft_timeout.total_seconds(),
+            timeout=settings.timeout.total_seconds(),
+            expires=None if settings.expires is None else settings.expires.total_seconds(),
+            idempotency_key=None if settings.idempotency_key is None else settings.idempotency_key.text,
+            unique=None if unique is None else unique.key.text,
+            unique_window=None if unique is None or unique.window is None else unique.window.total_seconds(),
+            redact=settings.redact,
+            aliases=settings.aliases,
+            schema=self.signature.schema(),
+        )
+
+
+class AsyncTask(Task[P, R_co]):
+    """A task written with `async def`."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, R_co]:
+        """Run it here and now, not as a job."""
+        return _call(self, args, kwargs)  # type: ignore[no-any-return]
+
+
+class SyncTask(Task[P, R_co]):
+    """A task written with `def`."""
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Run it here and now, not as a job."""
+        return _call(self, args, kwargs)  # type: ignore[no-any-return]
+
+
+def _call(task: Task[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if task.is_bound:
+        return task.function(Context(task.name), *args, **kwargs)
+    return task.function(*args, **kwargs)
+
+
+class Prepared(Generic[P, R_co]):
+    """A task with the options of the jobs to come."""
+
+    __slots__ = ("_settings", "_task")
+
+    def __init__(self, task: Task[P, R_co], settings: JobSettings) -> None:
+        self._task = task
+        self._settings = settings
+
+    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
+        """Hand a job over. When this returns it is on disk, and will run; with `tx`, as soon as that commits."""
+        task, settings = self._task, self._settings
+        engine = task._engine
+        new = self.new_job(task.signature.encode(args, kwargs), settings.id or engine.ids.make())
+        (answer,) = await engine.enqueue([new], settings.wait, settings.tx)
+        return task._handle(answer.id, existing=answer.is_existing)
+
+    def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
+        """`aenqueue` for synchronous code. With `tx`, the insert runs in this thread on that connection."""
+        engine = self._task._engine
+        if self._settings.tx is None:
+            return engine.wait(self.aenqueue(*args, **kwargs), f"{self._task.__name__}.aenqueue")
+        new = self.new_job(self._task.signature.encode(args, kwargs), self._settings.id or engine.ids.make())
+        (answer,) = engine.enqueue_in(self._settings.tx, [new])
+        return self._task._handle(answer.id, existing=answer.is_existing)
+
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
+        """A call to be enqueued together with others by `enqueue_many`. Its arguments are checked here."""
+        if self._settings.tx is not None:
+            raise InvalidOption(
+                "tx= of a single call can't be honoured in enqueue_many. Give it to enqueue_many itself."
+            )
+        return Call(self, self._task.signature.encode(args, kwargs))
+
+    def new_job(self, payload: str, id: UUID) -> NewJob:
+        """The job that a call with this payload becomes."""
+        settings, given = self._task.settings, self._settings
+        if given is PLAIN and settings.idempotency_key is None and settings.unique is None and settings.expires is None:
+            return NewJob(
+                id, settings.name, settings.queue, payload, settings.priority, settings.max_attempts, settings.delivery
+            )
+        key, unique_key = self._keys(payload)
+        expires_in = given.expires_in
+        if expires_in is None and given.expires_at is None:
+            expires_in = settings.expires
+        return NewJob(
+            id=id,
+            task=settings.name,
+            queue=given.queue or settings.queue,
+            args=payload,
+            priority=settings.priority if given.priority is None else given.priority,
+            max_attempts=settings.max_attempts,
+            delivery=settings.delivery,
+            delay=given.delay,
+            at=given.at,
+            expires_in=expires_in,
+            expires_at=given.expires_at,
+            idempotency_key=key,
+            fingerprint=None if key is None else fingerprint(payload),
+            unique_key=unique_key,
+            unique_window=settings.unique.window if settings.unique else None,
+            tags=given.tags,
+            context=given.context,
+            is_repeat=given.id is not None,
+        )
+
+    def _keys(self, payload: str) -> tuple[str | None, str | None]:
+        settings = self._task.settings
+        key, unique_key = self._settings.idempotency_key, None
+        if settings.unique is not None or (key is None and settings.idempotency_key is not None):
+            arguments, defaults = plain_arguments(payload), self._task.signature.defaults()
+            if settings.unique is not None:
+                unique_key = settings.unique.key.render(arguments, defaults)
+            if key is None and settings.idempotency_key is not None:
+                key = settings.idempotency_key.render(arguments, defaults)
+        return key, unique_key
+
+
+class Call(Generic[R_co]):
+    """A call of a task whose arguments were checked, ready to be enqueued."""
+
+    __slots__ = ("payload", "prepared")
+
+    def __init__(self, prepared: Prepared[Any, R_co], payload: str) -> None:
+        self.prepared = prepared
+        self.payload = payload
+
+    def new_job(self, id: UUID) -> NewJob:
+        return self.prepared.new_job(self.payload, self.prepared._settings.id or id)
+
+    def handle(self, id: UUID, *, existing: bool) -> Job[R_co]:
+        return self.prepared._task._handle(id, existing=existing)
+
+
+T = TypeVar("T")
+
+
+class TaskDecorator(Protocol):
+    """`@hf.task(…)`: keeps the parameters and the result of the function it decorates."""
+
+    @overload
+    def __call__(self, function: Callable[P, Coroutine[Any, Any, T]], /) -> AsyncTask[P, T]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, function: Callable[P, T], /) -> SyncTask[P, T]: ...
+
+
+class BoundTaskDecorator(Protocol):
+    """`@hf.task(bind=True, …)`: the worker passes the context, so callers don't."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], Coroutine[Any, Any, T]], /) -> AsyncTask[P, T]: ...  # type: ignore[overload-overlap]
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], T], /) -> SyncTask[P, T]: ...

@@ -1,0 +1,116 @@
+"""Waiting for jobs to end: woken by the store's hints, and looking now and then in case one was lost."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import weakref
+from collections.abc import AsyncIterator, Iterable
+from uuid import UUID
+
+from holdfast.errors import HoldfastError, JobNotFound
+from holdfast.job import FINAL, JobRecord
+from holdfast.store import LARGEST_BATCH, Hint, HintKind, Store
+
+LOOK_EVERY = 1.0
+
+
+class Endings:
+    """Lets any number of callers, on any number of event loops, wait for jobs to end."""
+
+    def __init__(self) -> None:
+        self._watches: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Watch] = weakref.WeakKeyDictionary()
+
+    async def wait(self, store: Store, id: UUID) -> JobRecord:
+        """Return the job once it is in a final state; JobNotFound if there is none."""
+        record = await _read(store, id)
+        if record.stage in FINAL:
+            return record
+        loop = asyncio.get_running_loop()
+        watch = self._watches.get(loop)
+        if watch is None:
+            watch = self._watches[loop] = Watch()
+        return await watch.wait(store, id)
+
+
+class Watch:
+    """One event loop's waiters, and the task that wakes them, which lives as long as there are any."""
+
+    def __init__(self) -> None:
+        self._waiters: dict[UUID, set[asyncio.Future[JobRecord]]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._listening = asyncio.Event()
+
+    async def wait(self, store: Store, id: UUID) -> JobRecord:
+        future: asyncio.Future[JobRecord] = asyncio.get_running_loop().create_future()
+        self._waiters.setdefault(id, set()).add(future)
+        try:
+            if self._task is None or self._task.done():
+                self._listening.clear()
+                self._task = asyncio.create_task(self._watch(store))
+            await self._listening.wait()
+            # It may have ended between the caller's look and the first hint that could tell.
+            self._wake(await store.finished([id]))
+            return await future
+        finally:
+            self._forget(id, future)
+
+    def _forget(self, id: UUID, future: asyncio.Future[JobRecord]) -> None:
+        waiters = self._waiters.get(id, set())
+        waiters.discard(future)
+        if not waiters:
+            self._waiters.pop(id, None)
+        if not self._waiters and self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _watch(self, store: Store) -> None:
+        try:
+            async with store.changes([HintKind.FINISHED]) as hints:
+                self._listening.set()
+                while self._waiters:
+                    await self._look(store, await _next(hints))
+        except HoldfastError as error:
+            self._fail(self._waiters, error)
+        finally:
+            self._listening.set()
+
+    async def _look(self, store: Store, hint: Hint | None) -> None:
+        if hint is not None and not hint.concerns(self._waiters):
+            return
+        ids = list(self._waiters)[:LARGEST_BATCH]
+        if hint is not None:
+            wanted = [id for id in ids if id in hint.ids] if hint.ids else ids
+            self._wake(await store.finished(wanted))
+            return
+        records = await store.get(ids)
+        self._wake(record for record in records if record.stage in FINAL)
+        self._fail(set(ids) - {record.id for record in records}, JobNotFound())
+
+    def _wake(self, records: Iterable[JobRecord]) -> None:
+        for record in records:
+            for future in self._waiters.get(record.id, ()):
+                if not future.done():
+                    future.set_result(record)
+
+    def _fail(self, ids: Iterable[UUID], error: HoldfastError) -> None:
+        for id in list(ids):
+            for future in self._waiters.get(id, ()):
+                if not future.done():
+                    future.set_exception(error)
+
+
+async def _next(hints: AsyncIterator[Hint]) -> Hint | None:
+    """The next hint, or None when it is time to look without one."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(LOOK_EVERY * random.uniform(0.75, 1.25)):
+            return await anext(hints)
+    return None
+
+
+async def _read(store: Store, id: UUID) -> JobRecord:
+    records = await store.get([id])
+    if not records:
+        raise JobNotFound(f"There is no job {id}. It may have been pruned after its retention, or discarded.")
+    return records[0]
