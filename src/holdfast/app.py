@@ -130,7 +130,7 @@ class Holdfast:
             return self._engine.wait(self.aenqueue_many(calls, wait=wait), "hf.aenqueue_many")
         prepared = list(calls)
         jobs = [call.new_job(self._engine.ids.make()) for call in prepared]
-        answers = self._engine.enqueue_in(tx, jobs) if jobs else []
+        answers = self._engine.enqueue_in(tx, jobs, "hf.aenqueue_many") if jobs else []
         return [
             call.handle(answer.id, existing=answer.is_existing) for call, answer in zip(prepared, answers, strict=True)
         ]

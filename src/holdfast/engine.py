@@ -11,11 +11,12 @@ from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
+from holdfast import native
 from holdfast.clock import Clock
 from holdfast.errors import DuplicateTask, QueueFull, ResultTimeout, UnknownTask
 from holdfast.ids import Ids
 from holdfast.job import JobRecord, NewJob
-from holdfast.portal import Portal
+from holdfast.portal import Portal, refuse_on_a_loop
 from holdfast.store import Enqueued, HintKind, PublishedTask, Queue, Store, TaskDefinition
 from holdfast.waiting import Endings
 
@@ -50,6 +51,7 @@ class Engine:
         self._queues = tuple(queues)
         self._portal = Portal()
         self._endings = Endings()
+        self._lock = native.make_lock()
         self._store: Store | None = None
         self._process = 0
         self._is_ready = False
@@ -61,14 +63,20 @@ class Engine:
     def store(self) -> Store:
         """This process's store. In a forked child the parent's is let go of, untouched."""
         if self._process != os.getpid():
-            if self._store is not None:
-                self._store.abandon()
-            self._process = os.getpid()
-            self._endings = Endings()
-            self._is_ready = False
+            self._start_anew()
         if self._store is None:
-            self._store = self._make_store()
+            with self._lock:
+                if self._store is None:
+                    self._store = self._make_store()
         return self._store
+
+    def _start_anew(self) -> None:
+        if self._store is not None:
+            self._store.abandon()
+        self._lock = native.make_lock()
+        self._endings = Endings()
+        self._is_ready = False
+        self._process = os.getpid()
 
     async def ready(self) -> Store:
         """The store, open, with the queues declared."""
@@ -163,8 +171,11 @@ class Engine:
                     async with asyncio.timeout(nap):
                         await anext(hints)
 
-    def enqueue_in(self, tx: object, jobs: Sequence[NewJob]) -> list[Enqueued]:
+    def enqueue_in(self, tx: object, jobs: Sequence[NewJob], instead: str) -> list[Enqueued]:
         """Enqueue on a synchronous connection of the caller's, in the caller's thread."""
+        refuse_on_a_loop(instead)
+        if self._queues and not self._is_ready:
+            self.wait(self.ready(), instead)  # or the bounds that the code declares would not be known
         return self.store.enqueue_in(tx, jobs)
 
     # ── results ──────────────────────────────────────────────────────────────────────────────────────────────────────

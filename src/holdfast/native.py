@@ -2,19 +2,21 @@
 
 A monkey-patched "thread" is a greenlet of the thread that started it: one blocking call
 into SQLite, or one event loop, would stop them all. What Holdfast runs beside the caller
-must therefore be a thread of the operating system.
+must therefore be a thread of the operating system, and use what is made for such threads.
 """
 
 from __future__ import annotations
 
 import _queue
 import _socket
-import _thread
 import asyncio
-import selectors
+import importlib
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    import _thread
 
 Channel = _queue.SimpleQueue
 """A queue between threads. The C type knows nothing of patched locks."""
@@ -23,58 +25,117 @@ Socket = _socket.socket
 """The C type below `socket.socket`, which gevent leaves as it is."""
 
 
-def is_patched() -> bool:
-    """Whether gevent has replaced threads in this process."""
+def _original(module: str, name: str) -> Any:
+    """What a module's name stood for before gevent replaced it, whether that was before or after our import."""
     monkey = sys.modules.get("gevent.monkey")
-    return monkey is not None and bool(monkey.is_module_patched("threading"))
-
-
-def _original(name: str) -> Any:
-    monkey = sys.modules.get("gevent.monkey")
-    return getattr(_thread, name) if monkey is None else monkey.get_original("_thread", name)
+    return getattr(importlib.import_module(module), name) if monkey is None else monkey.get_original(module, name)
 
 
 def start_thread(target: Callable[[], None]) -> None:
     """Run a function in a thread of its own. It does not keep the process alive."""
-    _original("start_new_thread")(target, ())
+    _original("_thread", "start_new_thread")(target, ())
+
+
+def sleep(seconds: float) -> None:
+    """Let this thread, with all its greenlets, do nothing for a while."""
+    _original("time", "sleep")(seconds)
 
 
 def make_lock() -> _thread.LockType:
-    lock: _thread.LockType = _original("allocate_lock")()
+    """A lock between threads. Under gevent, it must not be held across anything that lets other greenlets run."""
+    lock: _thread.LockType = _original("_thread", "allocate_lock")()
     return lock
 
 
+def make_reentrant_lock() -> _thread.RLock:
+    """The same for code that a signal handler may interrupt and call again."""
+    lock: _thread.RLock = _original("_thread", "RLock")()
+    return lock
+
+
+# ── event loops ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """An event loop that waits in the kernel. gevent's selector would make it wait in a greenlet."""
-    if not is_patched():
+    """An event loop for a thread of ours. It waits in the kernel, where gevent's selector would switch greenlets."""
+    if "gevent.monkey" not in sys.modules:
         return asyncio.new_event_loop()
-    return asyncio.SelectorEventLoop(_KernelSelector())
+    return _KernelEventLoop(_original("selectors", "DefaultSelector")())
 
 
-def greenlet_gate() -> tuple[Callable[[], None], Callable[[], object]]:
-    """A gate that a native thread opens and a greenlet waits at, while its siblings run."""
-    from gevent import get_hub  # type: ignore[import-untyped]
+class _KernelEventLoop(asyncio.SelectorEventLoop):
+    """asyncio's own loop, whose alarm clock is a pair of sockets that gevent has nothing to do with."""
 
-    hub = get_hub()
-    watcher = hub.loop.async_()
-    is_open = False
+    def _make_self_pipe(self) -> None:
+        self._ssock, self._csock = _socket.socketpair()
+        self._ssock.setblocking(False)
+        self._csock.setblocking(False)
+        self._internal_fds: int = getattr(self, "_internal_fds", 0) + 1
+        self._add_reader(self._ssock.fileno(), self._read_from_self)  # type: ignore[attr-defined]
 
-    def open_gate() -> None:
-        nonlocal is_open
-        is_open = True
-        watcher.send()
 
-    def wait() -> None:
-        if not is_open:
-            hub.wait(watcher)
+# ── gates ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Gate(Protocol):
+    """Shut at first. One caller waits at it; any thread opens it, at most once."""
+
+    def open(self) -> None: ...
+    def wait(self) -> None: ...
+    def close(self) -> None:
+        """Nobody will wait at it any more, and opening it does nothing."""
+        ...
+
+
+def make_gate() -> Gate:
+    """A gate for this caller: a thread waits by itself, a greenlet lets its siblings run."""
+    local = sys.modules.get("gevent._hub_local")
+    hub = None if local is None else local.get_hub_if_exists()
+    if hub is None or hub is sys.modules["greenlet"].getcurrent():
+        return _ThreadGate()  # nobody else runs in this thread, or it can't be left
+    return _GreenletGate(hub)
+
+
+class _ThreadGate:
+    def __init__(self) -> None:
+        lock = make_lock()
+        lock.acquire()
+        self.open = lock.release
+        self._acquire = lock.acquire
+
+    def wait(self) -> None:
+        if sys.platform == "win32":
+            # There, Ctrl-C is noticed only between two waits.
+            while not self._acquire(timeout=0.25):
+                pass
+        else:
+            self._acquire()
+
+    def close(self) -> None:
+        return
+
+
+class _GreenletGate:
+    def __init__(self, hub: Any) -> None:
+        from gevent.event import Event  # type: ignore[import-untyped]
+
+        self._event = Event()
+        self._lock = make_lock()
+        # It listens from the start: what is sent to a watcher before that is lost.
+        self._watcher: Any = hub.loop.async_()
+        self._watcher.start(self._event.set)
+
+    def open(self) -> None:
+        with self._lock:
+            if self._watcher is not None:
+                self._watcher.send()
+
+    def wait(self) -> None:
+        self._event.wait()
+
+    def close(self) -> None:
+        watcher = self._watcher
+        with self._lock:
+            self._watcher = None
+        watcher.stop()
         watcher.close()
-
-    return open_gate, wait
-
-
-class _KernelSelector(selectors.SelectSelector):
-    """`select.select` as it was before gevent replaced it. The façade's loop watches a handful of files at most."""
-
-    def _select(self, r: Any, w: Any, _: Any, timeout: float | None = None) -> Any:
-        monkey = sys.modules["gevent.monkey"]
-        return monkey.get_original("select", "select")(r, w, [], timeout)

@@ -161,7 +161,7 @@ class Prepared(Generic[P, R_co]):
         if self._settings.tx is None:
             return engine.wait(self.aenqueue(*args, **kwargs), f"{self._task.__name__}.aenqueue")
         new = self.new_job(self._task.signature.encode(args, kwargs), self._settings.id or engine.ids.make())
-        (answer,) = engine.enqueue_in(self._settings.tx, [new])
+        (answer,) = engine.enqueue_in(self._settings.tx, [new], f"{self._task.__name__}.options(tx=…).aenqueue")
         return self._task._handle(answer.id, existing=answer.is_existing)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-import weakref
 from collections.abc import AsyncIterator, Iterable
 from uuid import UUID
 
@@ -20,7 +19,7 @@ class Endings:
     """Lets any number of callers, on any number of event loops, wait for jobs to end."""
 
     def __init__(self) -> None:
-        self._watches: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Watch] = weakref.WeakKeyDictionary()
+        self._watches: dict[asyncio.AbstractEventLoop, Watch] = {}
 
     async def wait(self, store: Store, id: UUID) -> JobRecord:
         """Return the job once it is in a final state; JobNotFound if there is none."""
@@ -28,10 +27,13 @@ class Endings:
         if record.stage in FINAL:
             return record
         loop = asyncio.get_running_loop()
-        watch = self._watches.get(loop)
-        if watch is None:
-            watch = self._watches[loop] = Watch()
+        watch = self._watches.get(loop) or self._new_watch(loop)
         return await watch.wait(store, id)
+
+    def _new_watch(self, loop: asyncio.AbstractEventLoop) -> Watch:
+        for other in [other for other in self._watches if other.is_closed()]:
+            self._watches.pop(other, None)
+        return self._watches.setdefault(loop, Watch())
 
 
 class Watch:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 
+from holdfast.native import make_lock
 from holdfast.store import Hint, HintKind
 
 _MOST_NAMED = 1000
@@ -48,28 +49,28 @@ class HintHub:
 
     def __init__(self) -> None:
         self._subscriptions: set[Subscription] = set()
+        self._lock = make_lock()
+        self.kinds: frozenset[HintKind] = frozenset()
+        """The kinds of hints that anybody waits for."""
 
     @asynccontextmanager
     async def subscribe(self, kinds: Iterable[HintKind]) -> AsyncIterator[AsyncIterator[Hint]]:
         subscription = Subscription(frozenset(kinds))
-        self._subscriptions = {*self._subscriptions, subscription}
+        self._replace(lambda subscriptions: subscriptions | {subscription})
         try:
             yield subscription
         finally:
-            self.drop(subscription)
+            self._replace(lambda subscriptions: subscriptions - {subscription})
 
-    def drop(self, subscription: object) -> None:
-        """Offer it nothing more."""
-        self._subscriptions = {kept for kept in self._subscriptions if kept is not subscription}
-
-    @property
-    def kinds(self) -> frozenset[HintKind]:
-        """The kinds of hints that anybody waits for."""
-        return frozenset(kind for subscription in self._subscriptions for kind in subscription.kinds)
+    def _replace(self, change: Callable[[set[Subscription]], set[Subscription]]) -> None:
+        """Replaced, never changed, so that other threads may walk over it."""
+        with self._lock:
+            self._subscriptions = change(self._subscriptions)
+            self.kinds = frozenset(kind for subscription in self._subscriptions for kind in subscription.kinds)
 
     def publish(self, hints: Iterable[Hint]) -> None:
         """Pass hints on, from any thread."""
-        waiting = self._subscriptions  # replaced, never changed, so that other threads may walk over it
+        waiting = self._subscriptions
         for hint in hints if waiting else ():
             for subscription in waiting:
                 if hint.kind in subscription.kinds:

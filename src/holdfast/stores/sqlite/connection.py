@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sqlite3
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -33,6 +35,7 @@ class Connection:
                 check_same_thread=False,
                 cached_statements=256,
             )
+        _connections.add(self)
         try:
             self._prepare(is_reader)
         except BaseException:
@@ -73,6 +76,23 @@ class Connection:
 
     def close(self) -> None:
         self.raw.close()
+
+
+_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """In a forked child, the parent's connections must never be closed, not even when the interpreter ends.
+
+    SQLite would tamper with the parent's file, or wait for a lock whose thread exists only there. So each
+    gets one reference that nobody gives back.
+    """
+    for connection in list(_connections):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection.raw))
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)
 
 
 def check_version() -> None:

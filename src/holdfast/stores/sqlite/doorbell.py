@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.errors import StoreError
-from holdfast.native import Socket, start_thread
+from holdfast.native import Socket, make_lock, start_thread
 from holdfast.store import Hint, HintKind
 from holdfast.stores.sqlite.connection import Connection
 
@@ -53,14 +53,16 @@ class Doorbell:
         self._name = secrets.token_hex(6)
         self._bell: Ear | None = None
         self._others: list[tuple[str, str]] = []
+        self._wanted: frozenset[HintKind] = frozenset()
         self._listed_at = -1
+        self._lock = make_lock()
 
     # ── ringing: in the writer's thread ──────────────────────────────────────────────────────────────────────────────
 
-    def is_wanted(self, kind: HintKind) -> bool:
-        """Whether anybody else waits for hints of this kind."""
-        letter = _LETTERS[kind]
-        return any(letter in letters for letters, _ in self._list())
+    def wanted(self) -> frozenset[HintKind]:
+        """The kinds of hints that other processes wait for."""
+        self._list()
+        return self._wanted
 
     def ring(self, hints: Iterable[Hint]) -> None:
         others = self._list()
@@ -79,10 +81,13 @@ class Doorbell:
         try:
             changed_at = os.stat(self._folder).st_mtime_ns
         except OSError:
-            return []
+            self._others, self._wanted = [], frozenset()
+            return self._others
         if changed_at != self._listed_at:
             names = (entry.split("-", 1) for entry in os.listdir(self._folder) if "-" in entry)
             self._others = [(letters, name) for letters, name in names if name != self._name and letters]
+            letters_up = {letter for letters, _ in self._others for letter in letters}
+            self._wanted = frozenset(kind for kind, letter in _LETTERS.items() if letter in letters_up)
             is_settled = time.time_ns() - changed_at > _SETTLED_AFTER * 1e9
             self._listed_at = changed_at if is_settled else -1
         return self._others
@@ -108,13 +113,14 @@ class Doorbell:
     def listen_for(self, kinds: frozenset[HintKind]) -> None:
         """Put up a bell for these kinds, or change what the bell is for. Without kinds it is taken down."""
         letters = "".join(_LETTERS[kind] for kind in HintKind if kind in kinds)
-        if self._bell is not None and letters:
-            self._bell.rename(letters)
-        elif self._bell is not None:
-            self._bell.stop()
-            self._bell = None
-        elif letters:
-            self._bell = Ear(self._database, self._folder, self._name, letters, self._deliver)
+        with self._lock:
+            if self._bell is not None and letters:
+                self._bell.rename(letters)
+            elif self._bell is not None:
+                self._bell.stop()
+                self._bell = None
+            elif letters:
+                self._bell = Ear(self._database, self._folder, self._name, letters, self._deliver)
 
     def close(self) -> None:
         self.listen_for(frozenset())

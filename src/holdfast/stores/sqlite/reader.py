@@ -53,12 +53,6 @@ class Desk:
         if self._connection is not None:
             self._connection.close()
 
-    def abandon(self) -> None:
-        """In a forked child: closing the connection would tamper with the parent's file."""
-        _abandoned.append(self._connection)
-
-
-_abandoned: list[Connection | None] = []
 
 Answer = Callable[[Desk], None]
 
@@ -70,7 +64,6 @@ class Reader:
         self._path = path
         self._lock = native.make_lock()
         self._channel: native.Channel[Answer | None] | None = None
-        self._desk: Desk | None = None
 
     async def read(self, question: Callable[[Connection], Result]) -> Result:
         """Answer a question about the last commit."""
@@ -93,14 +86,14 @@ class Reader:
             if self._channel is None:
                 channel: native.Channel[Answer | None] = native.Channel()
                 desk = Desk(self._path)
-                self._channel, self._desk = channel, desk
                 native.start_thread(lambda: _serve(channel, desk))
+                self._channel = channel
             self._channel.put(answer)
 
     async def close(self) -> None:
         """Answer what was asked, close the file, and let the thread end."""
         with self._lock:
-            channel, self._channel, self._desk = self._channel, None, None
+            channel, self._channel = self._channel, None
         if channel is not None:
             loop = asyncio.get_running_loop()
             closed: asyncio.Future[None] = loop.create_future()
@@ -114,9 +107,8 @@ class Reader:
             await closed
 
     def abandon(self) -> None:
-        if self._desk is not None:
-            self._desk.abandon()
-        self._channel = self._desk = None
+        """In a forked child: the thread is gone, and its connection is the parent's."""
+        self._channel = None
         self._lock = native.make_lock()
 
 

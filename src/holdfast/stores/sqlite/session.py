@@ -7,16 +7,16 @@ can't succeed does not take the others with it.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, OutcomeUnknown, StoreError, StoreUnavailable
-from holdfast.store import Hint
+from holdfast.store import Hint, HintKind
 from holdfast.stores.sqlite.connection import Connection, translate
 from holdfast.stores.sqlite.transaction import Transaction
 from holdfast.stores.sqlite.turns import Turn
@@ -74,16 +74,24 @@ class Operation(Generic[Result]):
         return self.future
 
 
+class Signals(Protocol):
+    """Where hints go."""
+
+    def wanted(self) -> frozenset[HintKind]:
+        """The kinds of hints that anybody waits for."""
+        ...
+
+    def send(self, hints: list[Hint]) -> None: ...
+
+
 class Session:
     """A connection to the file with the right to write, used by one thread from its first operation to its last."""
 
-    def __init__(
-        self, path: Path, connect: Callable[[], Connection], clock: Clock, publish: Callable[[list[Hint]], None]
-    ) -> None:
+    def __init__(self, path: Path, connect: Callable[[], Connection], clock: Clock, signals: Signals) -> None:
         self._path = path
         self._connect = connect
         self._clock = clock
-        self._publish = publish
+        self._signals = signals
         self._turn = Turn(path)
         self._connection: Connection | None = None
 
@@ -119,7 +127,9 @@ class Session:
             connection = self._begin(is_durable)
             try:
                 now = self._clock.now()
-                transaction = Transaction(connection, now, is_durable=is_durable, is_careful=is_careful)
+                transaction = Transaction(
+                    connection, now, self._signals.wanted(), is_durable=is_durable, is_careful=is_careful
+                )
                 for operation in operations:
                     _run(operation, transaction)
                 transaction.finish()
@@ -129,9 +139,9 @@ class Session:
                 raise
         hints = transaction.all_hints()
         if hints:
-            self._publish(hints)
+            self._signals.send(hints)
 
-    @contextmanager
+    @contextlib.contextmanager
     def _taken_turn(self) -> Iterator[None]:
         try:
             self._turn.__enter__()
@@ -182,23 +192,12 @@ class Session:
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
-            try:
+            with contextlib.suppress(sqlite3.Error):
                 connection.close()
-            except sqlite3.Error:
-                _abandoned.append(connection)
 
     def close(self) -> None:
         self._disconnect()
         self._turn.close()
-
-    def abandon(self) -> None:
-        """In a forked child: the connection and the turn are the parent's."""
-        _abandoned.append(self._connection)
-        self._turn.close()
-
-
-_abandoned: list[Connection | None] = []
-"""Connections that must not be closed here: in a forked child, closing one would tamper with its parent's file."""
 
 
 def _run(operation: Operation[Any], transaction: Transaction) -> None:

@@ -79,7 +79,7 @@ class SqliteStore:
         self._migrations = list(migrations or shipped_migrations())
         self._instance: UUID | None = None
         self._hub = HintHub()
-        self._writer = Writer(lambda: Session(self.path, self._connect, self._clock, self._announce))
+        self._writer = Writer(lambda: Session(self.path, self._connect, self._clock, self))
         self._reader = Reader(self.path)
         self._searcher = Reader(self.path)
         self._doorbell = Doorbell(self.path, self._hub.publish)
@@ -121,15 +121,19 @@ class SqliteStore:
     @asynccontextmanager
     async def changes(self, kinds: Iterable[HintKind]) -> AsyncIterator[AsyncIterator[Hint]]:
         await self.open()
-        async with self._hub.subscribe(kinds) as hints:
-            self._doorbell.listen_for(self._hub.kinds)
-            try:
-                yield hints
-            finally:
-                self._hub.drop(hints)
+        try:
+            async with self._hub.subscribe(kinds) as hints:
                 self._doorbell.listen_for(self._hub.kinds)
+                yield hints
+        finally:
+            self._doorbell.listen_for(self._hub.kinds)
 
-    def _announce(self, hints: list[Hint]) -> None:
+    def wanted(self) -> frozenset[HintKind]:
+        """The kinds of hints that anybody waits for, here or in another process."""
+        return self._hub.kinds | self._doorbell.wanted()
+
+    def send(self, hints: list[Hint]) -> None:
+        """Pass hints on, after their commit; in the writer's thread."""
         self._hub.publish(hints)
         self._doorbell.ring(hints)
 

@@ -79,14 +79,22 @@ class Transaction:
     """The state of one open transaction. Whoever opened it calls `finish` before the commit."""
 
     def __init__(
-        self, connection: Executor, now: datetime, *, is_durable: bool = True, is_careful: bool = False
+        self,
+        connection: Executor,
+        now: datetime,
+        wanted: frozenset[HintKind] = frozenset(),
+        *,
+        is_durable: bool = True,
+        is_careful: bool = False,
     ) -> None:
+        """Only the kinds of hints that are `wanted` are gathered."""
         self.now = now
         self.microseconds = rows.to_microseconds(now)
         self.is_durable = is_durable
         self.is_careful = is_careful
         """Run again after something went wrong: what is there already must be looked for."""
         self.hints: dict[HintKind, tuple[set[str], set[UUID]]] = {}
+        self._wanted = wanted
         self._connection = connection
         self._queues: dict[str, OpenQueue] = {}
         self._inserts: list[Row] = []
@@ -139,6 +147,8 @@ class Transaction:
         return queue
 
     def hint(self, kind: HintKind, queues: Iterable[str] = (), ids: Iterable[UUID] = ()) -> None:
+        if kind not in self._wanted:
+            return
         named_queues, named_ids = self.hints.setdefault(kind, (set(), set()))
         named_queues.update(queues)
         named_ids.update(ids)

@@ -8,6 +8,7 @@ whoever holds `next` is the next to write, and only that one waits for `turn`.
 from __future__ import annotations
 
 import os
+import weakref
 from pathlib import Path
 from types import TracebackType
 
@@ -24,6 +25,7 @@ class Turn:
         self.database = database
         self._paths = (f"{database}-next", f"{database}-turn")
         self._files: list[int] = []
+        _turns.add(self)
 
     def __enter__(self) -> None:
         if fcntl is None:
@@ -44,7 +46,20 @@ class Turn:
             fcntl.flock(self._files[1], fcntl.LOCK_UN)
 
     def close(self) -> None:
-        """Let go of the files. In a forked child the parent keeps its turn, which then does not outlive it."""
+        """Let go of the files."""
         files, self._files = self._files, []
         for file in files:
             os.close(file)
+
+
+_turns: weakref.WeakSet[Turn] = weakref.WeakSet()
+
+
+def _leave_to_parent() -> None:
+    """A lock is shared with a forked child: if the parent died in its turn, the child would keep it for ever."""
+    for turn in list(_turns):
+        turn.close()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_to_parent)

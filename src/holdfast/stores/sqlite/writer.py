@@ -7,7 +7,6 @@ timer, so a lone caller waits for nobody, and a crowd shares one wait for the di
 from __future__ import annotations
 
 import asyncio
-import weakref
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -28,35 +27,34 @@ class Writer:
         self._make_session = make_session
         self._lock = native.make_lock()
         self._channel: native.Channel[Operation[Any]] | None = None
-        self._session: Session | None = None
-        self._places: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
-            weakref.WeakKeyDictionary()
-        )
+        self._places: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
 
     async def run(self, operation: Operation[Result]) -> Result:
         """Run an operation and wait for its commit. Cancelling the caller does not undo it, nor disturb the others."""
         loop = asyncio.get_running_loop()
-        places = self._places.get(loop)
-        if places is None:
-            places = self._places[loop] = asyncio.Semaphore(MOST_QUEUED)
-        async with places:
+        async with self._places.get(loop) or self._new_places(loop):
             future = operation.expect(loop)
             self._put(operation)
             return await future
+
+    def _new_places(self, loop: asyncio.AbstractEventLoop) -> asyncio.Semaphore:
+        for other in [other for other in self._places if other.is_closed()]:
+            self._places.pop(other, None)
+        return self._places.setdefault(loop, asyncio.Semaphore(MOST_QUEUED))
 
     def _put(self, operation: Operation[Any]) -> None:
         with self._lock:
             if self._channel is None:
                 channel: native.Channel[Operation[Any]] = native.Channel()
                 session = self._make_session()
-                self._channel, self._session = channel, session
                 native.start_thread(lambda: _serve(channel, session))
+                self._channel = channel
             self._channel.put(operation)
 
     async def close(self) -> None:
         """Finish what was submitted, close the file, and let the thread end. The next operation starts another one."""
         with self._lock:
-            channel, self._channel, self._session = self._channel, None, None
+            channel, self._channel = self._channel, None
         if channel is not None:
             last: Operation[None] = Operation(lambda _: None, is_durable=False, is_last=True)
             closed = last.expect(asyncio.get_running_loop())
@@ -64,12 +62,10 @@ class Writer:
             await closed
 
     def abandon(self) -> None:
-        """In a forked child: the thread is gone, and its session is the parent's."""
-        if self._session is not None:
-            self._session.abandon()
-        self._channel = self._session = None
+        """In a forked child: the thread is gone, and its connection is the parent's."""
+        self._channel = None
         self._lock = native.make_lock()
-        self._places = weakref.WeakKeyDictionary()
+        self._places.clear()
 
 
 def _serve(channel: native.Channel[Operation[Any]], session: Session) -> None:

@@ -182,6 +182,7 @@ class Harness:
             jobs += page.jobs
             if page.next_cursor is None:
                 return jobs
+            assert cursor is None or page.next_cursor < cursor, "paging does not get on"
             cursor = page.next_cursor
 
     async def snapshot(self, ids: Iterable[UUID]) -> tuple[list[JobRecord], list[list[Attempt]], list[QueueRecord]]:

@@ -108,6 +108,7 @@ class PageContract:
             if page.next_cursor is None:
                 return seen
             assert len(page.jobs) == limit
+            assert cursor is None or page.next_cursor < cursor, "paging does not get on"
             cursor = page.next_cursor
 
 
