@@ -44,7 +44,8 @@ class HoldfastError(Exception):
     """Something went wrong in Holdfast."""
 
     def __init__(self, message: str | None = None) -> None:
-        super().__init__(message or inspect.getdoc(type(self)) or type(self).__name__)
+        # Under -OO there are no docstrings, and a parent's would be wrong.
+        super().__init__(message or inspect.cleandoc(type(self).__doc__ or type(self).__name__))
 
 
 class ConfigurationError(HoldfastError):

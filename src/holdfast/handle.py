@@ -8,10 +8,11 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.codec import check_payload, check_schema, decode_any
+from holdfast.codec import check_payload, decode_any
 from holdfast.engine import Engine
 from holdfast.errors import IdempotencyConflict, JobCancelled, JobFailed, JobNotFound, NotAllowedInState, UnknownTask
 from holdfast.job import Attempt, JobRecord, JobState
+from holdfast.schema import check_schema
 from holdfast.span import Span, parse_span
 from holdfast.store import Ruling
 

@@ -18,7 +18,7 @@ class Ids:
 
     The 12 bits after the milliseconds hold their fraction, as RFC 9562 suggests,
     and the rest is random, drawn anew for each id: a forked child can't repeat
-    its parent's ids. Within one process every id is greater than the one before it.
+    its parent's ids. Within one thread every id is greater than the one before it.
     """
 
     def __init__(self, clock: Clock | None = None, random_bytes: Callable[[int], bytes] = os.urandom) -> None:

@@ -70,6 +70,7 @@ class FailureKind(StrEnum):
     INVALID = "invalid"
     GAVE_UP = "gave_up"
     WAITED = "waited"
+    INTERRUPTED = "interrupted"
     CANCELLED = "cancelled"
 
 

@@ -1,14 +1,15 @@
 """The whole life of a job, in one place. Everything here decides; nothing here acts, waits or looks at a clock.
 
-                        ┌────────── give back: retry, snooze, release ──────────┐
-                        ▼                                                       │
-    admit ──▶ SCHEDULED ──ripen──▶ READY ──start──▶ ACTIVE ──complete──▶ COMPLETED
-                  │  ▲               │  ▲              │ └────withdraw──▶ CANCELLED ─┐
-                  │  └───────────────┼──┼──────────────┘ └──────bury────▶ DEAD ──────┤
-                  └────cancel, expire┘  └───────────────── retry, by a person ───────┘
+    admit ─┬────────────▶ READY ───start───▶ ACTIVE ─┬─ complete ─▶ COMPLETED
+           │                ▲ ▲                │     ├─ withdraw ─▶ CANCELLED ─┐
+           │         ripen, │ ├── give back ───┤     └─ bury ─────▶ DEAD ──────┤
+           │        run now │ └───────────────────── retry, by a person ───────┘
+           └─▶ SCHEDULED ───┘                  │
+                   ▲──────── give back, later ─┘      cancel: SCHEDULED, READY ─▶ CANCELLED
+                                                      expire: SCHEDULED, READY ─▶ DEAD
 
-`decide` turns the outcome of an attempt into a Transition; `finish` applies one to a record.
-The stores keep what these functions return, and the worker sends what they decide.
+`decide` turns the outcome of an attempt into a Transition; `finish` applies one to a record. The
+stores keep what these functions return, and see to it that only the holder of a claim ends its attempt.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.job import FINAL, WAITING, Attempt, Delivery, Failure, FailureKind, JobRecord, Lane, NewJob, Stage
+from holdfast.job import WAITING, Attempt, Delivery, Failure, FailureKind, JobRecord, Lane, NewJob, Stage
 from holdfast.outcome import Completed, Crashed, Interrupted, Outcome, Raised, Verdict, Withdrawn
 from holdfast.retry import POOL_DELAY, POOL_TRIES, Retry, backoff
 
@@ -111,18 +112,26 @@ def after_crash(job: Standing, crash: Crashed) -> Transition:
     return GiveBack(is_charged=crash.is_guilty, failure=crash.failure, has_crashed=True)
 
 
+_INTERRUPTION: Final = Failure(FailureKind.INTERRUPTED, "Interrupted", "Stopped by its worker, not by its task.")
+
+
 def _after_interruption(job: Standing, has_started: bool) -> Transition:
     if has_started and job.delivery is Delivery.AT_MOST_ONCE:
-        return Bury(Failure(FailureKind.LOST, "Interrupted", "Stopped while it ran, and it may not run twice."))
-    return GiveBack()
+        return Bury(
+            replace(_INTERRUPTION, kind=FailureKind.LOST, message="Stopped while it ran; it may not run twice.")
+        )
+    # The attempt is handed back, but who looks at the job later should see where the time went.
+    return GiveBack(failure=_INTERRUPTION) if has_started else GiveBack()
 
 
 def _after_exception(job: Standing, raised: Raised, policy: Retry, chance: float) -> Transition:
     failure = raised.failure
-    if job.delivery is Delivery.AT_MOST_ONCE:
+    if job.delivery is Delivery.AT_MOST_ONCE and raised.verdict is not Verdict.CANCEL:
         return Bury(failure)
     is_last = job.attempt >= job.max_attempts
     match raised.verdict:
+        case Verdict.CANCEL:
+            return Withdraw(failure.message)
         case Verdict.PERMANENT:
             return Bury(failure)
         case Verdict.SNOOZE | Verdict.THROTTLED:
@@ -233,7 +242,7 @@ def finish(job: JobRecord, transition: Transition, now: datetime) -> JobRecord:
 
 def _given_back(job: JobRecord, back: GiveBack, now: datetime) -> JobRecord:
     is_late = back.delay > NO_TIME
-    failure = None if back.has_waited else back.failure  # waiting is no error, and must not hide the last one
+    failure = None if back.has_waited or back.failure == _INTERRUPTION else back.failure  # these are no errors
     return replace(
         job,
         stage=Stage.SCHEDULED if is_late else Stage.READY,
@@ -255,10 +264,10 @@ def ended_attempt(job: JobRecord, transition: Transition, now: datetime) -> Atte
             return failed_attempt(job, failure, now)
         case Withdraw(reason):
             return failed_attempt(job, _cancellation(reason or job.cancel_reason or ""), now)
-        case GiveBack() if job.cancel_requested_at is not None:
-            return failed_attempt(job, _cancellation(job.cancel_reason or ""), now)
         case GiveBack(failure=Failure() as failure, has_waited=False):
             return failed_attempt(job, failure, now)
+        case GiveBack() if job.cancel_requested_at is not None:
+            return failed_attempt(job, _cancellation(job.cancel_reason or ""), now)
         case _:
             return None
 
@@ -329,10 +338,6 @@ def run_now(job: JobRecord, now: datetime) -> JobRecord | None:
 
 def may_discard(job: JobRecord) -> bool:
     return job.stage is Stage.DEAD
-
-
-def is_final(job: JobRecord) -> bool:
-    return job.stage in FINAL
 
 
 def _cancelled(job: JobRecord, reason: str, now: datetime) -> JobRecord:

@@ -84,7 +84,7 @@ class RateLimited(Signal):
         super().__init__(reason)
         self.retry_after = _read_retry_after(retry_after)
 
-    def delay(self, now: datetime) -> timedelta | None:
+    def delay_from(self, now: datetime) -> timedelta | None:
         """How long to wait, seen from now; None if the other side did not say."""
         if isinstance(self.retry_after, datetime):
             return min(max(self.retry_after - now, timedelta(0)), LONGEST)
@@ -109,6 +109,7 @@ class Verdict(StrEnum):
 
     TRANSIENT = "transient"
     PERMANENT = "permanent"
+    CANCEL = "cancel"
     AGAIN = "again"
     SNOOZE = "snooze"
     THROTTLED = "throttled"
@@ -130,7 +131,7 @@ class Raised(msgspec.Struct, frozen=True):
 
 
 class Withdrawn(msgspec.Struct, frozen=True):
-    """The task stopped because it was cancelled, or said that it is not wanted any more."""
+    """The task stopped because somebody cancelled its job."""
 
     reason: str = ""
 

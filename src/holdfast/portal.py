@@ -123,7 +123,9 @@ class Server:
             try:
                 loop.call_soon_threadsafe(callback)
             except RuntimeError:
-                return  # closed: everybody has been answered
+                if not loop.is_closed():
+                    raise
+                # Otherwise everybody has been answered.
 
     # ── the thread's side ────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -8,12 +8,22 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from holdfast.errors import InvalidOption, InvalidPayload
-from holdfast.outcome import GiveUp, PoolFull, RateLimited, Snooze, TryAgain, Verdict
+from holdfast.outcome import Cancel, GiveUp, PoolFull, RateLimited, Snooze, TryAgain, Verdict
 from holdfast.span import Span, format_span, parse_span
 
 MOST_ATTEMPTS: Final = 1000
 POOL_DELAY: Final = timedelta(seconds=5)
 POOL_TRIES: Final = 3
+
+_SEVERITY: Final = (
+    Verdict.SNOOZE,
+    Verdict.THROTTLED,
+    Verdict.AGAIN,
+    Verdict.POOL_FULL,
+    Verdict.TRANSIENT,
+    Verdict.CANCEL,
+    Verdict.PERMANENT,
+)
 
 _POOL_EXCEPTIONS = frozenset(
     {
@@ -79,9 +89,14 @@ def classify(error: BaseException, policy: Retry, now: datetime) -> tuple[Verdic
     """Say what kind of failure an exception is, and the delay it asks for, if it does.
 
     The order matters: what the task says in so many words comes before the policy's lists,
-    and the lists before what is known of other people's exceptions.
+    and the lists before what is known of other people's exceptions. Of a group, the severest counts.
     """
     match error:
+        case BaseExceptionGroup():
+            return max(
+                (classify(each, policy, now) for each in error.exceptions),
+                key=lambda found: (_SEVERITY.index(found[0]), found[1] or timedelta(0)),
+            )
         case GiveUp() | InvalidPayload():
             return Verdict.PERMANENT, None
         case Snooze(delay=delay):
@@ -89,7 +104,9 @@ def classify(error: BaseException, policy: Retry, now: datetime) -> tuple[Verdic
         case TryAgain(delay=delay):
             return Verdict.AGAIN, delay
         case RateLimited():
-            return Verdict.THROTTLED, error.delay(now)
+            return Verdict.THROTTLED, error.delay_from(now)
+        case Cancel():
+            return Verdict.CANCEL, None
         case PoolFull():
             return Verdict.POOL_FULL, POOL_DELAY
         case Exception() if isinstance(error, policy.never_on) or not isinstance(error, policy.on):

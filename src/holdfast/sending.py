@@ -7,11 +7,12 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from holdfast.codec import check_payload, check_schema, fingerprint
+from holdfast.codec import check_payload, fingerprint
 from holdfast.engine import Engine
 from holdfast.handle import Job, plain_arguments, untyped
 from holdfast.job import Delivery, NewJob
 from holdfast.options import JobOptions, JobSettings, check_job_options
+from holdfast.schema import check_schema
 from holdfast.store import TaskDefinition, check_name
 from holdfast.task import Task
 from holdfast.template import Template

@@ -7,7 +7,6 @@ types are resolved and checked when the first job is encoded or decoded.
 from __future__ import annotations
 
 import inspect
-import sys
 import types
 import typing
 from collections.abc import Callable
@@ -28,6 +27,15 @@ from holdfast.codec import (
     write_json,
 )
 from holdfast.errors import InvalidPayload, InvalidTask, PayloadTooLarge
+from holdfast.shape import (
+    annotations_of,
+    check_function,
+    check_not_method,
+    check_parameters,
+    shape_of,
+    shown_annotation,
+    take_context,
+)
 
 __all__ = ["Signature"]
 
@@ -67,11 +75,11 @@ class Signature:
         limits: PayloadLimits = PayloadLimits(),
     ) -> None:
         """Refuse a function that can't be a task with InvalidTask. `context` is the type of a bound first parameter."""
-        _check_function(function, task)
-        parameters = _shape(function, task)
-        _check_not_method(function, parameters, task)
-        self._context = _take_context(parameters, task, bind, context)
-        _check_parameters(parameters, task)
+        check_function(function, task)
+        parameters = shape_of(function, task)
+        check_not_method(function, parameters, task)
+        self._context = take_context(parameters, task, bind, context)
+        check_parameters(parameters, task)
         self.task = task
         self._function = function
         self._limits = limits
@@ -95,10 +103,10 @@ class Signature:
             if parameter.kind is inspect.Parameter.KEYWORD_ONLY and "*" not in shown_parameters:
                 shown_parameters.append("*")
             shown_parameters.append(
-                f"{name}{_shown_annotation(parameter)}{'' if parameter.default is _EMPTY else ' = ...'}"
+                f"{name}{shown_annotation(parameter)}{'' if parameter.default is _EMPTY else ' = ...'}"
             )
         if self._extra is not None:
-            shown_parameters.append(f"**{self._extra.name}{_shown_annotation(self._extra)}")
+            shown_parameters.append(f"**{self._extra.name}{shown_annotation(self._extra)}")
         return f"{self.task}({', '.join(shown_parameters)})"
 
     # ── arguments ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -268,7 +276,7 @@ class Signature:
         return self._types
 
     def _resolve_one(self, name: str) -> Any:
-        written = _annotations(self._function).get(name, Any)
+        written = annotations_of(self._function).get(name, Any)
         subject = "its return annotation" if name == _RETURN else f"the annotation of {name}"
         holder = types.SimpleNamespace(
             __annotations__={name: written}, __type_params__=getattr(self._function, "__type_params__", ())
@@ -317,99 +325,3 @@ def _model_schema(kind: Any, definitions: dict[str, Any]) -> dict[str, Any]:
     for name, definition in schema.pop("$defs", {}).items():
         definitions[f"{prefix}.{name}"] = definition
     return cast("dict[str, Any]", schema)
-
-
-# ── the shape, at import ─────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _shape(function: Callable[..., Any], task: str) -> list[inspect.Parameter]:
-    try:
-        if sys.version_info >= (3, 14):
-            import annotationlib
-
-            # By default, the annotations would be evaluated here, at import.
-            signature = inspect.signature(function, annotation_format=annotationlib.Format.STRING)
-        else:
-            signature = inspect.signature(function)
-    except ValueError as error:  # some functions written in C don't tell
-        raise InvalidTask(f"{task}: only a function can be a task. Write one with def or async def.") from error
-    return list(signature.parameters.values())
-
-
-def _annotations(function: Callable[..., Any]) -> dict[str, Any]:
-    if sys.version_info >= (3, 14):
-        import annotationlib
-
-        return annotationlib.get_annotations(function, format=annotationlib.Format.FORWARDREF)
-    return getattr(function, "__annotations__", {})
-
-
-_METHOD = "{task}: a method can't be a task. Write a function at the top of the module that calls it."
-
-
-def _check_function(function: Any, task: str) -> None:
-    if inspect.isclass(function):
-        raise InvalidTask(f"{task}: a class can't be a task. Write a function that makes and uses it.")
-    if inspect.ismethod(function) or isinstance(function, staticmethod | classmethod):
-        raise InvalidTask(_METHOD.format(task=task))
-    if not callable(function) or not hasattr(function, "__name__"):
-        raise InvalidTask(f"{task}: only a function can be a task. Write one with def or async def.")
-    if function.__name__ == task == "<lambda>":
-        raise InvalidTask("A lambda has no name that a worker could find. Use def, or give it one with `name=`.")
-    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
-        raise InvalidTask(f"{task}: a function that yields can't be a task. Return the values instead.")
-
-
-def _check_not_method(function: Callable[..., Any], parameters: list[inspect.Parameter], task: str) -> None:
-    owner = getattr(function, "__qualname__", "").rpartition(".")[0]
-    # While its class is being built, a method is still a plain function and only its names give it away.
-    if owner and not owner.endswith("<locals>") and parameters and parameters[0].name in ("self", "cls"):
-        raise InvalidTask(_METHOD.format(task=task))
-
-
-def _take_context(parameters: list[inspect.Parameter], task: str, bind: bool, context: str) -> str | None:
-    """Remove the context from the parameters of a bound task and return its name."""
-    taken: str | None = None
-    if bind:
-        first = parameters.pop(0) if parameters else None
-        if first is None or first.kind is not inspect.Parameter.POSITIONAL_OR_KEYWORD:
-            raise InvalidTask(f"{task}: bind=True passes the context first. Make `ctx: {context}` its first parameter.")
-        if first.annotation is not _EMPTY and not _names(first.annotation, context):
-            raise InvalidTask(
-                f"{task}: bind=True passes the context first, but its first parameter is "
-                f"`{first.name}{_shown_annotation(first)}`. Put `ctx: {context}` before it, or remove bind=True."
-            )
-        taken = first.name
-    for parameter in parameters:
-        if _names(parameter.annotation, context):
-            remedy = f"Only the first parameter is the {context}." if bind else "Add bind=True, which passes it."
-            raise InvalidTask(f"{task}: `{parameter.name}: {context}` is not an argument. {remedy}")
-    return taken
-
-
-def _names(annotation: Any, name: str) -> bool:
-    """Whether an annotation is a type of this name, told without resolving it."""
-    if isinstance(annotation, str):
-        return annotation.strip("'\"").rpartition(".")[2] == name
-    return getattr(annotation, "__name__", None) == name
-
-
-def _check_parameters(parameters: list[inspect.Parameter], task: str) -> None:
-    for parameter in parameters:
-        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
-            raise InvalidTask(
-                f"{task}: `*{parameter.name}` can't be stored by name. Take a list: `{parameter.name}: list[int]`."
-            )
-        # Two leading underscores are how positional-only was written before there was a slash.
-        if parameter.kind is inspect.Parameter.POSITIONAL_ONLY or parameter.name.startswith("__"):
-            raise InvalidTask(
-                f"{task}: `{parameter.name}` is positional-only, but arguments are stored by name. "
-                "Remove the `/` from its parameters, or the underscores from its name."
-            )
-
-
-def _shown_annotation(parameter: inspect.Parameter) -> str:
-    if parameter.annotation is _EMPTY:
-        return ""
-    written = parameter.annotation
-    return f": {written if isinstance(written, str) else inspect.formatannotation(written)}"

@@ -226,9 +226,11 @@ class Call(Generic[R_co]):
         self.payload = payload
 
     def new_job(self, id: UUID) -> NewJob:
+        """The job that it becomes, under its own id if it was given one."""
         return self.prepared.new_job(self.payload, self.prepared._settings.id or id)
 
     def handle(self, id: UUID, *, existing: bool) -> Job[R_co]:
+        """The handle on that job."""
         return self.prepared._task._handle(id, existing=existing)
 
 
