@@ -120,9 +120,7 @@ class Holdfast:
         check_batch(len(prepared))
         jobs = [call.new_job(id) for call, id in zip(prepared, self._engine.ids.make_many(len(prepared)), strict=True)]
         answers = await self._engine.enqueue(jobs, parse_span(wait, "wait"), tx)
-        return [
-            call.handle(answer.id, existing=answer.is_existing) for call, answer in zip(prepared, answers, strict=True)
-        ]
+        return [call.handle(answer.id, answer.is_existing) for call, answer in zip(prepared, answers, strict=True)]
 
     def enqueue_many(self, calls: Iterable[Call[T]], *, tx: object | None = None, wait: Span = "5s") -> list[Job[T]]:
         """`aenqueue_many` for synchronous code. With `tx`, the inserts run in this thread on that connection."""
@@ -131,9 +129,7 @@ class Holdfast:
         prepared = list(calls)
         jobs = [call.new_job(self._engine.ids.make()) for call in prepared]
         answers = self._engine.enqueue_in(tx, jobs, "hf.aenqueue_many") if jobs else []
-        return [
-            call.handle(answer.id, existing=answer.is_existing) for call, answer in zip(prepared, answers, strict=True)
-        ]
+        return [call.handle(answer.id, answer.is_existing) for call, answer in zip(prepared, answers, strict=True)]
 
     async def asend(self, task: str, args: Mapping[str, Any] | None = None, **options: Unpack[JobOptions]) -> Job[Any]:
         """Enqueue a task by name, also from a service without its code; UnknownTask if nobody has published it."""

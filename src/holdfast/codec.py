@@ -72,6 +72,23 @@ def write_json(value: Any, depth: int) -> bytes:
     raise Refused(problem)
 
 
+def write_small(arguments: Mapping[str, Any], limits: PayloadLimits) -> bytes | None:
+    """The JSON of arguments that are so small that hardly anything can be wrong with them; None if they need a look.
+
+    Most arguments are a few ids, and enqueuing them is the hot path.
+    """
+    try:
+        encoded = _encoder.encode(arguments)
+    except Exception:
+        return None
+    size = len(encoded)
+    if size > 2 * limits.depth or size > limits.payload or b"null" in encoded:
+        return None
+    if size > len(_LONG_NUMBER) and _LONG_NUMBER in encoded.translate(_DIGITS_AS_ZEROS):
+        return None
+    return encoded
+
+
 def write_arguments(subject: str, arguments: Mapping[str, Any], limits: PayloadLimits) -> bytes:
     """The JSON object of these arguments within all limits, or InvalidPayload that names the argument at fault."""
     try:

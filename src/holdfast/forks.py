@@ -32,7 +32,10 @@ _held: list[Forkable] = []
 
 
 def watch(what: Forkable) -> None:
-    """Tell this of every fork, as long as it is referenced elsewhere. While one is under way, this waits for it."""
+    """Tell this of every fork, as long as it is referenced elsewhere.
+
+    While a fork is under way this waits for it, so it must not be called with a lock held that `before_fork` takes.
+    """
     with _lock:
         _known.add(what)
 

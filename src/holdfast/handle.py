@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Generic, TypeVar
+from collections.abc import Mapping
+from typing import Any, Final, Generic, Protocol, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -19,23 +19,26 @@ from holdfast.store import Ruling
 R_co = TypeVar("R_co", covariant=True)
 
 
+class ResultReader(Protocol[R_co]):
+    """What a handle must know of its job's task."""
+
+    def read_result(self, payload: str | None) -> R_co:
+        """What the task returned."""
+        ...
+
+    async def check_arguments(self, engine: Engine, task: str, payload: str) -> None:
+        """Refuse arguments that the task does not accept."""
+        ...
+
+
 class Job(Generic[R_co]):
     """A job that was enqueued, or that is asked about by its id. Holds no connection; cheap to make and to keep."""
 
-    __slots__ = ("_decode", "_edit", "_engine", "existing", "id")
+    __slots__ = ("_engine", "_reader", "existing", "id")
 
-    def __init__(
-        self,
-        engine: Engine,
-        id: UUID,
-        decode: Callable[[str | None], R_co],
-        edit: Callable[[str], str] | None = None,
-        *,
-        existing: bool = False,
-    ) -> None:
+    def __init__(self, engine: Engine, id: UUID, reader: ResultReader[R_co], existing: bool = False) -> None:
         self._engine = engine
-        self._decode = decode
-        self._edit = edit
+        self._reader = reader
         self.id = id
         self.existing = existing
         """The job was there before: its idempotency key, unique key or id was known."""
@@ -59,7 +62,7 @@ class Job(Generic[R_co]):
         """
         record = await self._engine.ended(self.id, None if timeout is None else parse_span(timeout, "timeout"))
         if record.state is JobState.COMPLETED:
-            return self._decode(record.result_json)
+            return self._reader.read_result(record.result_json)
         raise await self._failure(record)
 
     def result(self, timeout: Span | None = None) -> R_co:
@@ -131,13 +134,7 @@ class Job(Generic[R_co]):
     async def _edited(self, changes: Mapping[str, Any]) -> str:
         record = await self.arecord()
         merged = check_payload({**record.args, **changes}, task=record.task)
-        if self._edit is not None:
-            return self._edit(merged)
-        try:
-            published = await self._engine.published(record.task)
-        except UnknownTask:
-            return merged  # nobody here knows what it takes; its worker will
-        check_schema(record.task, published.definition.schema, merged)
+        await self._reader.check_arguments(self._engine, record.task, merged)
         return merged
 
     def _check(self, rulings: Mapping[UUID, Ruling], verb: str, why: str) -> None:
@@ -169,9 +166,26 @@ class Job(Generic[R_co]):
         )
 
 
+class Untyped:
+    """For jobs whose task is not known here: results are plain data, arguments are checked as far as published."""
+
+    def read_result(self, payload: str | None) -> Any:
+        return decode_any(payload)
+
+    async def check_arguments(self, engine: Engine, task: str, payload: str) -> None:
+        try:
+            published = await engine.published(task)
+        except UnknownTask:
+            return  # nobody here knows what it takes; its worker will
+        check_schema(task, published.definition.schema, payload)
+
+
+UNTYPED: Final = Untyped()
+
+
 def untyped(engine: Engine, id: UUID, *, existing: bool = False) -> Job[Any]:
-    """A handle on a job whose task is not known here: its result is plain data."""
-    return Job(engine, id, decode_any, existing=existing)
+    """A handle on a job whose task is not known here."""
+    return Job(engine, id, UNTYPED, existing)
 
 
 def _not_found(id: UUID) -> JobNotFound:

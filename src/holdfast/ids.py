@@ -6,11 +6,10 @@ import os
 from collections.abc import Callable
 from uuid import UUID
 
+import msgspec
+
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import InvalidOption
-
-_VERSION_AND_VARIANT = (0x7 << 76) | (0b10 << 62)
-_TAIL = (1 << 62) - 1
 
 
 class Ids:
@@ -33,14 +32,20 @@ class Ids:
         """As many ids, in rising order, for one look at the clock and one draw of randomness."""
         stamp = max(int(self._clock.now().timestamp() * 4096_000), self._last + 1)
         self._last = stamp + count - 1
-        noise = self._random_bytes(8 * count)
-        return [_uuid(stamp + index, int.from_bytes(noise[8 * index : 8 * index + 8], "big")) for index in range(count)]
+        noise = bytearray(self._random_bytes(8 * count))
+        noise[::8] = noise[::8].translate(_AS_VARIANT)
+        packed = [_head(stamp + index) + noise[8 * index : 8 * index + 8] for index in range(count)]
+        # msgspec makes UUIDs from bytes several times faster than their constructor does.
+        return _uuids.decode(b"\xdd" + count.to_bytes(4, "big") + b"".join(packed))
 
 
-def _uuid(stamp: int, noise: int) -> UUID:
-    # stamp counts 1/4096 ms: its upper part is the 48-bit timestamp, its lower 12 bits fill rand_a
-    number = (stamp >> 12) << 80 | (stamp & 0xFFF) << 64 | _VERSION_AND_VARIANT | (noise & _TAIL)
-    return UUID(int=number)
+_AS_VARIANT = bytes(0x80 | (value & 0x3F) for value in range(256))
+_uuids = msgspec.msgpack.Decoder(list[UUID])
+
+
+def _head(stamp: int) -> bytes:
+    """The first half of an id, as MessagePack begins 16 bytes. The stamp counts 1/4096 ms; the version is in it."""
+    return b"\xc4\x10" + ((stamp >> 12) << 16 | 0x7000 | stamp & 0xFFF).to_bytes(8, "big")
 
 
 def check_id(value: object) -> UUID:

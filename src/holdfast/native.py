@@ -104,12 +104,9 @@ class _ThreadGate:
         self._acquire = lock.acquire
 
     def wait(self) -> None:
-        if sys.platform == "win32":
-            # There, Ctrl-C is noticed only between two waits.
-            while not self._acquire(timeout=0.25):
-                pass
-        else:
-            self._acquire()
+        # A Ctrl-C that comes just before the wait, or any on Windows, is noticed only between two waits.
+        while not self._acquire(timeout=0.5):
+            pass
 
     def close(self) -> None:
         return

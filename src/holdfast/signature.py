@@ -25,6 +25,7 @@ from holdfast.codec import (
     shown,
     write_arguments,
     write_json,
+    write_small,
 )
 from holdfast.errors import InvalidPayload, InvalidTask, PayloadTooLarge
 from holdfast.shape import (
@@ -125,13 +126,13 @@ class Signature:
                     f"{self.task}(): {len(args)} positional arguments were given, it takes {len(positional)}. "
                     f"It is {self}."
                 )
-            arguments = {positional[index]: value for index, value in enumerate(args)}
+            arguments = dict(zip(positional, args, strict=False))
             if kwargs:
                 doubled = arguments.keys() & kwargs.keys()
                 if doubled:
                     raise InvalidPayload(f"{self.task}(): argument {shown(min(doubled))} is given twice. It is {self}.")
                 arguments.update(kwargs)
-        encoded = write_arguments(f"{self.task}()", arguments, self._limits)
+        encoded = write_small(arguments, self._limits) or write_arguments(f"{self.task}()", arguments, self._limits)
         try:
             if resolved.extra is None:
                 # The same decoder as the worker's, without the checks that writing has just made.

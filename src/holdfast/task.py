@@ -37,7 +37,9 @@ class Task(Generic[P, R_co]):
         is_bound: bool,
     ) -> None:
         self._engine = engine
-        self._plain = Prepared(self, PLAIN)
+        self._plain: Prepared[P, R_co] = Prepared(self, PLAIN)
+        self._is_simple = settings.idempotency_key is None and settings.unique is None and settings.expires is None
+        self._kind = (settings.priority, settings.max_attempts, settings.delivery)
         self.function = function
         self.settings = settings
         self.signature = signature
@@ -85,14 +87,15 @@ class Task(Generic[P, R_co]):
 
     def job(self, id: UUID | str) -> Job[R_co]:
         """A typed handle on a job of this task, from its id."""
-        return self._handle(check_id(id))
+        return Job(self._engine, check_id(id), self)
 
-    def _handle(self, id: UUID, *, existing: bool = False) -> Job[R_co]:
-        return Job(self._engine, id, self.signature.decode_result, self._checked, existing=existing)
+    def read_result(self, payload: str | None) -> R_co:
+        """What the task returned, from the JSON that was stored."""
+        return self.signature.decode_result(payload)  # type: ignore[no-any-return]
 
-    def _checked(self, payload: str) -> str:
+    async def check_arguments(self, engine: Engine, task: str, payload: str) -> None:
+        """Refuse arguments that the task does not accept."""
         self.signature.decode(payload)
-        return payload
 
     def definition(self) -> TaskDefinition:
         """What others must know to enqueue it without its code."""
@@ -153,7 +156,7 @@ class Prepared(Generic[P, R_co]):
         engine = task._engine
         new = self.new_job(task.signature.encode(args, kwargs), settings.id or engine.ids.make())
         (answer,) = await engine.enqueue([new], settings.wait, settings.tx)
-        return task._handle(answer.id, existing=answer.is_existing)
+        return Job(engine, answer.id, task, answer.is_existing)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
         """`aenqueue` for synchronous code. With `tx`, the insert runs in this thread on that connection."""
@@ -162,7 +165,7 @@ class Prepared(Generic[P, R_co]):
             return engine.wait(self.aenqueue(*args, **kwargs), f"{self._task.__name__}.aenqueue")
         new = self.new_job(self._task.signature.encode(args, kwargs), self._settings.id or engine.ids.make())
         (answer,) = engine.enqueue_in(self._settings.tx, [new], f"{self._task.__name__}.options(tx=…).aenqueue")
-        return self._task._handle(answer.id, existing=answer.is_existing)
+        return Job(engine, answer.id, self._task, answer.is_existing)
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
         """A call to be enqueued together with others by `enqueue_many`. Its arguments are checked here."""
@@ -175,10 +178,8 @@ class Prepared(Generic[P, R_co]):
     def new_job(self, payload: str, id: UUID) -> NewJob:
         """The job that a call with this payload becomes."""
         settings, given = self._task.settings, self._settings
-        if given is PLAIN and settings.idempotency_key is None and settings.unique is None and settings.expires is None:
-            return NewJob(
-                id, settings.name, settings.queue, payload, settings.priority, settings.max_attempts, settings.delivery
-            )
+        if given is PLAIN and self._task._is_simple:
+            return NewJob(id, settings.name, settings.queue, payload, *self._task._kind)
         key, unique_key = self._keys(payload)
         expires_in = given.expires_in
         if expires_in is None and given.expires_at is None:
@@ -229,9 +230,10 @@ class Call(Generic[R_co]):
         """The job that it becomes, under its own id if it was given one."""
         return self.prepared.new_job(self.payload, self.prepared._settings.id or id)
 
-    def handle(self, id: UUID, *, existing: bool) -> Job[R_co]:
+    def handle(self, id: UUID, existing: bool) -> Job[R_co]:
         """The handle on that job."""
-        return self.prepared._task._handle(id, existing=existing)
+        task = self.prepared._task
+        return Job(task._engine, id, task, existing)
 
 
 T = TypeVar("T")

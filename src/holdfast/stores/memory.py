@@ -32,6 +32,7 @@ from holdfast.job import (
 from holdfast.keys import KeyName, KeyRecord
 from holdfast.lifecycle import GiveBack
 from holdfast.liveness import Sighting
+from holdfast.moment import to_microseconds
 from holdfast.store import (
     LONGEST_HISTORY,
     WORKER_RETENTION,
@@ -522,9 +523,9 @@ def _claimed(job: JobRecord) -> ClaimedJob:
         pool_tries=job.pool_tries,
         edits=job.edits,
         delivery=job.delivery,
-        created_at=job.created_at,
-        due_at=job.due_at,
+        created_microseconds=to_microseconds(job.created_at),
+        due_microseconds=to_microseconds(job.due_at),
         idempotency_key=job.idempotency_key,
-        is_keyed=job.is_keyed,
+        has_unique_key=job.unique_key is not None,
         context_json=job.context_json,
     )

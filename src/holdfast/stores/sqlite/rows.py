@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 from uuid import UUID
 
@@ -10,10 +10,9 @@ import msgspec
 
 from holdfast.job import Attempt, ClaimedJob, Delivery, Failure, FailureKind, JobRecord, Lane, NewJob, Stage
 from holdfast.keys import KeyKind, KeyName, KeyRecord
+from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
 from holdfast.store import PublishedTask, QueueRecord, TaskDefinition, WorkerRecord
 
-EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 _DELIVERIES = (Delivery.AT_LEAST_ONCE, Delivery.AT_MOST_ONCE, Delivery.TRANSACTIONAL)
 _DELIVERY_CODES = {delivery: code for code, delivery in enumerate(_DELIVERIES)}
 _READY = int(Stage.READY)
@@ -22,16 +21,8 @@ _SCHEDULED = int(Stage.SCHEDULED)
 Row = tuple[Any, ...]
 
 
-def to_microseconds(time: datetime) -> int:
-    return (time - EPOCH) // _MICROSECOND
-
-
-def to_time(microseconds: int) -> datetime:
-    return EPOCH + timedelta(microseconds=microseconds)
-
-
 def _optional_time(microseconds: int | None) -> datetime | None:
-    return None if microseconds is None else to_time(microseconds)
+    return None if microseconds is None else from_microseconds(microseconds)
 
 
 def _optional_microseconds(time: datetime | None) -> int | None:
@@ -55,9 +46,9 @@ def new_row(new: NewJob, now: int, place: int) -> Row:
     if new.at is not None:
         due_at = max(to_microseconds(new.at), now)
     elif new.delay is not None:
-        due_at = now + new.delay // _MICROSECOND
+        due_at = now + new.delay // MICROSECOND
     if new.expires_in is not None:
-        expires_at = due_at + new.expires_in // _MICROSECOND
+        expires_at = due_at + new.expires_in // MICROSECOND
     elif new.expires_at is not None:
         expires_at = to_microseconds(new.expires_at)
     return (
@@ -137,8 +128,8 @@ def _record(row: _JobRow) -> JobRecord:
         args_json=row.args,
         max_attempts=row.max_attempts,
         delivery=_DELIVERIES[row.delivery],
-        created_at=to_time(row.created_at),
-        due_at=to_time(row.due_at),
+        created_at=from_microseconds(row.created_at),
+        due_at=from_microseconds(row.due_at),
         attempt=row.attempt,
         runs=row.runs,
         crashes=row.crashes,
@@ -192,59 +183,12 @@ def changed_row(job: JobRecord) -> Row:
     )
 
 
-class _ClaimRow(msgspec.Struct, array_like=True, gc=False):
-    seq: int
-    id: UUID
-    task: str
-    priority: int
-    args: str
-    attempt: int
-    max_attempts: int
-    runs: int
-    crashes: int
-    waits: int
-    pool_tries: int
-    edits: int
-    delivery: int
-    created_at: int
-    due_at: int
-    idempotency_key: str | None
-    has_unique_key: int
-    context: str | None
-    queue: str = ""
+_claims = msgspec.json.Decoder(list[ClaimedJob])
 
 
-_claim_rows = msgspec.json.Decoder(list[_ClaimRow])
-
-
-def read_claims(text: str, token: UUID, queue: str = "") -> tuple[list[int], list[ClaimedJob]]:
-    """The jobs in the JSON of claim.sql, with their row numbers."""
-    rows = _claim_rows.decode(text)
-    jobs = [
-        ClaimedJob(
-            row.id,
-            token,
-            row.task,
-            queue or row.queue,
-            row.priority,
-            row.args,
-            row.attempt,
-            row.max_attempts,
-            row.runs,
-            row.crashes,
-            row.waits,
-            row.pool_tries,
-            row.edits,
-            _DELIVERIES[row.delivery],
-            to_time(row.created_at),
-            to_time(row.due_at),
-            row.idempotency_key,
-            row.idempotency_key is not None or row.has_unique_key == 1,
-            row.context,
-        )
-        for row in rows
-    ]
-    return [row.seq for row in rows], jobs
+def read_claims(text: str) -> list[ClaimedJob]:
+    """The jobs in the JSON of claim.sql."""
+    return _claims.decode(text)
 
 
 # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -311,7 +255,7 @@ def read_attempts(text: str) -> list[Attempt]:
             row.run,
             row.generation,
             _optional_time(row.started_at),
-            to_time(row.ended_at),
+            from_microseconds(row.ended_at),
             _optional_id(row.worker),
             Failure(row.kind, row.error_type, row.message, row.traceback),
         )
@@ -392,8 +336,8 @@ def read_workers(text: str) -> list[WorkerRecord]:
             row.host,
             row.pid,
             _tags.decode(row.queues),
-            to_time(row.started_at),
-            to_time(row.beat_at),
+            from_microseconds(row.started_at),
+            from_microseconds(row.beat_at),
             row.beat,
             _optional_time(row.dead_at),
             row.active,
@@ -414,7 +358,7 @@ _definitions = msgspec.json.Decoder(TaskDefinition)
 
 def read_tasks(text: str) -> list[PublishedTask]:
     return [
-        PublishedTask(_definitions.decode(row.definition), row.revision, to_time(row.published_at))
+        PublishedTask(_definitions.decode(row.definition), row.revision, from_microseconds(row.published_at))
         for row in _task_rows.decode(text)
     ]
 

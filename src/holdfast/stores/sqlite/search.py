@@ -6,9 +6,9 @@ from typing import Any
 from uuid import UUID
 
 from holdfast.job import JobState
+from holdfast.moment import to_microseconds
 from holdfast.store import Filter
 from holdfast.stores.filters import check_filter, path_of
-from holdfast.stores.sqlite.rows import to_microseconds
 
 _STATES = {
     JobState.PENDING: "(stage < 3 and attempt = 0)",

@@ -18,6 +18,7 @@ from holdfast.errors import WorkerDeclaredDead
 from holdfast.job import Attempt, ClaimedJob, Delivery, JobRecord, NewJob, Stage
 from holdfast.lifecycle import Complete, GiveBack, Transition
 from holdfast.liveness import Sighting
+from holdfast.moment import from_microseconds, to_microseconds
 from holdfast.store import (
     WORKER_RETENTION,
     Beaten,
@@ -229,7 +230,7 @@ class SqliteStore:
         it.save(changes, self._key_end(it), attempts)
 
     def _key_end(self, it: Transaction) -> int:
-        return rows.to_microseconds(it.now + self._retention.idempotency)
+        return to_microseconds(it.now + self._retention.idempotency)
 
     async def tick(self) -> Tick:
         return await self._writer.run(Operation(self._tick))
@@ -241,7 +242,7 @@ class SqliteStore:
         ripe = it.records("select_due", (it.microseconds, _BATCH))
         it.save([(job, lifecycle.ripen(job)) for job in ripe], self._key_end(it))
         ((next_due,),) = it.execute("next_due")
-        next_in = None if next_due is None else max(rows.to_time(next_due) - it.now, timedelta(0))
+        next_in = None if next_due is None else max(from_microseconds(next_due) - it.now, timedelta(0))
         return Tick(len(ripe), len(expired), next_in)
 
     # ── steering ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -305,10 +306,10 @@ class SqliteStore:
         """Look for what is old with a reader, which holds nobody up, and delete it in one short transaction."""
         now = self._clock.now()
         ends = (
-            rows.to_microseconds(now - self._retention.completed),
-            rows.to_microseconds(now - self._retention.cancelled),
-            None if dead_before is None else rows.to_microseconds(dead_before),
-            rows.to_microseconds(now),
+            to_microseconds(now - self._retention.completed),
+            to_microseconds(now - self._retention.cancelled),
+            None if dead_before is None else to_microseconds(dead_before),
+            to_microseconds(now),
         )
         await self.open()
         old, is_done = await self._searcher.read(lambda connection: self._find_old(connection, ends, batch))
@@ -321,7 +322,7 @@ class SqliteStore:
             ]
             it.delete(still)
             keys = it.change("prune_keys", (it.microseconds, batch))
-            workers = it.change("prune_workers", (rows.to_microseconds(it.now - WORKER_RETENTION),))
+            workers = it.change("prune_workers", (to_microseconds(it.now - WORKER_RETENTION),))
             return Pruned(len(still), keys, workers, is_done and keys < batch)
 
         return await self._writer.run(Operation(work))

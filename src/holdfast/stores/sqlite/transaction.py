@@ -17,6 +17,7 @@ from holdfast import keys, lifecycle
 from holdfast.codec import fingerprint
 from holdfast.job import FINAL, Attempt, ClaimedJob, JobRecord, NewJob, Stage, counts_as_scheduled, counts_as_waiting
 from holdfast.keys import KeyName, KeyRecord
+from holdfast.moment import to_microseconds
 from holdfast.store import DEFAULT_BOUND, LONGEST_HISTORY, Enqueued, Hint, HintKind, QueueRecord
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.rows import Row
@@ -89,7 +90,7 @@ class Transaction:
     ) -> None:
         """Only the kinds of hints that are `wanted` are gathered."""
         self.now = now
-        self.microseconds = rows.to_microseconds(now)
+        self.microseconds = to_microseconds(now)
         self.is_durable = is_durable
         self.is_careful = is_careful
         """Run again after something went wrong: what is there already must be looked for."""
@@ -245,17 +246,16 @@ class Transaction:
         if queue.paused_at is not None or not queue.waiting:
             return []
         self.flush()
-        ((text,),) = self.execute("claim", (queue_name, self.microseconds, slots))
-        numbers, claimed = rows.read_claims(text, token, queue_name)
+        ((text, numbers),) = self.execute("claim", (queue_name, self.microseconds, slots, token.hex))
+        claimed = rows.read_claims(text)
         if claimed:
-            self.execute("start", (worker.bytes, token.bytes, self.microseconds, str(numbers)))
+            self.execute("start", (worker.bytes, token.bytes, self.microseconds, numbers))
             queue.waiting -= len(claimed)
             queue.is_changed = True
         return claimed
 
     def claimed_before(self, worker: UUID, token: UUID) -> list[ClaimedJob]:
-        ((text,),) = self.execute("claimed", (worker.bytes, token.bytes))
-        return rows.read_claims(text, token)[1]
+        return rows.read_claims(self.answer("claimed", (worker.bytes, token.bytes)))
 
     # ── changing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -12,6 +12,7 @@ from holdfast import lifecycle
 from holdfast.errors import WorkerDeclaredDead
 from holdfast.job import ClaimedJob, JobState, Stage
 from holdfast.lifecycle import Complete, GiveBack
+from holdfast.moment import to_microseconds
 from holdfast.store import Filter, Settled, Settlement, Store
 from holdfast.testing.store_contract.harness import FAILURE, Harness, ids_of, placeless
 
@@ -53,12 +54,13 @@ class ClaimContract:
             pool_tries=0,
             edits=0,
             delivery=record.delivery,
-            created_at=record.created_at,
-            due_at=record.due_at,
+            created_microseconds=to_microseconds(record.created_at),
+            due_microseconds=to_microseconds(record.due_at),
             idempotency_key="k",
-            is_keyed=True,
+            has_unique_key=False,
             context_json='{"c":1}',
         )
+        assert (claimed.created_at, claimed.due_at) == (record.created_at, record.due_at)
 
     async def test_a_claim_says_whether_the_job_has_a_key(self, harness: Harness) -> None:
         await harness.store.enqueue([harness.new(), harness.new(unique_key="u"), harness.new(idempotency_key="k")])

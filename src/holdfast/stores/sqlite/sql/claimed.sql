@@ -1,7 +1,8 @@
 -- What an earlier claim under the same token took: its answer was lost.
 select json_group_array(json_array(
-    seq, hex(id), task, priority, args, attempt, max_attempts, runs, crashes, waits, pool_tries, edits,
-    delivery, created_at, due_at, idempotency_key, unique_key is not null, context, queue
+    hex(id), hex(token), task, queue, priority, args, attempt, max_attempts, runs, crashes, waits, pool_tries, edits,
+    case delivery when 0 then 'at_least_once' when 1 then 'at_most_once' else 'transactional' end,
+    created_at, due_at, idempotency_key, json(iif(unique_key is null, 'false', 'true')), context
 ))
 from (
     select * from holdfast_jobs where stage = 3 and worker = ? and token = ? order by priority desc, lane, place
