@@ -233,7 +233,7 @@ class SqliteStore:
         return to_microseconds(it.now + self._retention.idempotency)
 
     async def tick(self) -> Tick:
-        return await self._writer.run(Operation(self._tick))
+        return await self._writer.run(Operation(self._tick, is_durable=False))
 
     def _tick(self, it: Transaction) -> Tick:
         expired = it.records("select_expired", (it.microseconds, _BATCH))
