@@ -15,36 +15,53 @@ from holdfast.errors import InvalidOption
 class Ids:
     """Makes ids that sort by the time of their making, also within one millisecond.
 
-    The 12 bits after the milliseconds hold their fraction, as RFC 9562 suggests,
-    and the rest is random, drawn anew for each id: a forked child can't repeat
-    its parent's ids. Within one thread every id is greater than the one before it.
+    The 12 bits after the milliseconds hold their fraction, as RFC 9562 suggests, and the rest
+    is random. Within one thread every id is greater than the one before it.
     """
 
     def __init__(self, clock: Clock | None = None, random_bytes: Callable[[int], bytes] = os.urandom) -> None:
         self._clock = clock or SystemClock()
         self._random_bytes = random_bytes
         self._last = 0
+        self._pool = b""
+        self._process = 0
 
     def make(self) -> UUID:
         return self.make_many(1)[0]
 
     def make_many(self, count: int) -> list[UUID]:
-        """As many ids, in rising order, for one look at the clock and one draw of randomness."""
+        """As many ids, in rising order, for one look at the clock."""
         stamp = max(int(self._clock.now().timestamp() * 4096_000), self._last + 1)
         self._last = stamp + count - 1
-        noise = bytearray(self._random_bytes(8 * count))
-        noise[::8] = noise[::8].translate(_AS_VARIANT)
+        noise = self._draw(8 * count)
         packed = [_head(stamp + index) + noise[8 * index : 8 * index + 8] for index in range(count)]
         # msgspec makes UUIDs from bytes several times faster than their constructor does.
         return _uuids.decode(b"\xdd" + count.to_bytes(4, "big") + b"".join(packed))
 
+    def _draw(self, size: int) -> bytearray:
+        """Randomness from a pool: asking the system gives up the interpreter's lock, which a busy process takes away.
 
+        A forked child must not go on with its parent's pool, or they would make the same ids.
+        """
+        process = os.getpid()
+        pool = self._pool
+        if len(pool) < size or self._process != process:
+            pool = self._random_bytes(max(size, _POOL))
+            self._process = process
+        self._pool = pool[size:]
+        drawn = bytearray(pool[:size])
+        drawn[::8] = drawn[::8].translate(_AS_VARIANT)
+        return drawn
+
+
+_POOL = 4096
 _AS_VARIANT = bytes(0x80 | (value & 0x3F) for value in range(256))
 _uuids = msgspec.msgpack.Decoder(list[UUID])
 
 
 def _head(stamp: int) -> bytes:
-    """The first half of an id, as MessagePack begins 16 bytes. The stamp counts 1/4096 ms; the version is in it."""
+    """The first half of an id, as MessagePack begins 16 bytes."""
+    # The stamp counts 1/4096 ms: whole milliseconds, then the version, then what is left of them.
     return b"\xc4\x10" + ((stamp >> 12) << 16 | 0x7000 | stamp & 0xFFF).to_bytes(8, "big")
 
 

@@ -69,9 +69,9 @@ class Task(Generic[P, R_co]):
 
     # ── producing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
+    def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Job[R_co]]:
         """Hand a job over. When this returns it is on disk, and will run."""
-        return await self._plain.aenqueue(*args, **kwargs)
+        return self._plain.aenqueue(*args, **kwargs)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
         """`aenqueue` for synchronous code."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import RFC_4122, UUID
@@ -92,7 +93,38 @@ def test_many_ids_cost_one_look_at_the_clock_and_one_draw() -> None:
         return bytes(range(256)) * (count // 256 + 1)
 
     made = Ids(CountedClock(), draw).make_many(100)
-    assert (len(made), len(looks), draws) == (100, 1, [800])
+    assert (len(made), len(looks), len(draws)) == (100, 1, 1)
+
+
+def test_single_ids_share_a_draw() -> None:
+    draws: list[int] = []
+
+    def draw(count: int) -> bytes:
+        draws.append(count)
+        return os.urandom(count)
+
+    ids = Ids(SetClock(), draw)
+    made = [ids.make() for _ in range(1000)]
+    assert len(set(made)) == 1000
+    assert sum(draws) < 3 * 8 * 1000
+    assert len(draws) < 10
+
+
+def test_a_forked_child_does_not_make_the_ids_of_its_parent() -> None:
+    ids = Ids(SetClock())
+    ids.make()
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, b"".join(made.bytes for made in ids.make_many(10)))
+        os._exit(0)
+    os.waitpid(child, 0)
+    theirs = os.read(reading, 160)
+    os.close(reading)
+    os.close(writing)
+    tails = {theirs[start + 8 : start + 16] for start in range(0, 160, 16)}
+    assert len(tails) == 10
+    assert tails.isdisjoint(made.bytes[8:] for made in ids.make_many(10))
 
 
 def test_each_id_of_a_batch_has_noise_of_its_own() -> None:

@@ -21,7 +21,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.errors import StoreError
-from holdfast.native import Socket, make_lock, start_thread
+from holdfast.native import Socket, make_lock, sleep, start_thread
 from holdfast.store import Hint, HintKind
 from holdfast.stores.sqlite.connection import Connection
 
@@ -211,7 +211,7 @@ class Ear:
         try:
             if self._socket is not None:
                 return _hints.decode(self._socket.recv(_LARGEST))
-            time.sleep(self._look_every)
+            sleep(self._look_every)
         except TimeoutError:
             pass
         except (OSError, msgspec.DecodeError):

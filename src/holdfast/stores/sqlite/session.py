@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
-from uuid import UUID
 
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, OutcomeUnknown, StoreError, StoreUnavailable
+from holdfast.job import NewJob
 from holdfast.store import Hint, HintKind
 from holdfast.stores.sqlite.connection import Connection, translate
 from holdfast.stores.sqlite.transaction import Transaction
@@ -46,6 +46,8 @@ class Operation(Generic[Result]):
     `work` may raise a HoldfastError only before it has written anything.
     """
 
+    __slots__ = ("error", "future", "is_durable", "is_last", "jobs", "loop", "result", "weight", "work")
+
     def __init__(
         self,
         work: Callable[[Transaction], Result],
@@ -53,7 +55,7 @@ class Operation(Generic[Result]):
         is_durable: bool = True,
         is_last: bool = False,
         weight: int = 1,
-        ids: list[UUID] | None = None,
+        jobs: Sequence[NewJob] = (),
     ) -> None:
         self.work = work
         self.is_durable = is_durable
@@ -61,7 +63,8 @@ class Operation(Generic[Result]):
         self.is_last = is_last
         """After it, the session is closed."""
         self.weight = weight
-        self.ids = ids
+        self.jobs = jobs
+        """What it enqueues: if its commit fails halfway, they may be there all the same."""
         self.loop: asyncio.AbstractEventLoop | None = None
         self.future: asyncio.Future[Result] | None = None
         self.result: Result | None = None
@@ -178,11 +181,11 @@ class Session:
         path = self._path
         name = getattr(error, "sqlite_errorname", "") or ""
         explained: StoreError
-        if operation.ids is not None and name.startswith("SQLITE_IOERR"):
+        if operation.jobs and name.startswith("SQLITE_IOERR"):
             # The commit may have reached the log before the disk failed, and a later reader may find it there.
             explained = OutcomeUnknown(
                 f"{translate(error, path)} The jobs may or may not be there: enqueue them again with options(id=…).",
-                ids=operation.ids,
+                ids=[new.id for new in operation.jobs],
             )
         else:
             explained = translate(error, path)

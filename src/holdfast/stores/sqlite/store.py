@@ -145,7 +145,7 @@ class SqliteStore:
             await self.open()
             return self.enqueue_in(tx, jobs)
         check_batch(len(jobs))
-        work = Operation(lambda it: it.enqueue(jobs), weight=len(jobs), ids=[new.id for new in jobs])
+        work = Operation(lambda it: it.enqueue(jobs), weight=len(jobs), jobs=jobs)
         return await self._writer.run(work)
 
     def enqueue_in(self, tx: object, jobs: Sequence[NewJob]) -> list[Enqueued]:

@@ -70,10 +70,20 @@ class OpenQueue:
     def has_room_again(self) -> bool:
         return self.waiting < self.waited_before >= NEARLY_FULL * self.bound
 
-    def record(self) -> QueueRecord:
-        return QueueRecord(
-            self.name, self.waiting, self.scheduled, self.declared_bound, self.override_bound, self.scheduled_bound
-        )
+    def refuse(self, waiting: int, scheduled: int) -> None:
+        """QueueFull if there is no room for so many more."""
+        if self.waiting + waiting > self.bound or self.scheduled + scheduled > self.scheduled_bound:
+            refusal = QueueRecord(
+                self.name, self.waiting, self.scheduled, self.declared_bound, self.override_bound, self.scheduled_bound
+            ).refuse(waiting, scheduled)
+            if refusal is not None:
+                raise refusal
+
+    def add(self, waiting: int, scheduled: int) -> None:
+        self.waiting += waiting
+        self.scheduled += scheduled
+        self.last_place += waiting + scheduled
+        self.is_changed = True
 
 
 class Transaction:
@@ -185,30 +195,30 @@ class Transaction:
         return answers, list(fresh.values()), taken
 
     def _insert(self, jobs: Sequence[NewJob]) -> None:
-        by_queue: dict[str, list[NewJob]] = {}
-        for new in jobs:
-            by_queue.setdefault(new.queue, []).append(new)
-        prepared = [(self.queue(name), group, *self._split(group)) for name, group in by_queue.items()]
-        for queue, _, waiting, scheduled in prepared:
-            if refusal := queue.record().refuse(waiting, scheduled):
-                raise refusal
-        for queue, group, waiting, scheduled in prepared:
-            now, first = self.microseconds, queue.last_place + 1
-            self._inserts += [rows.new_row(new, now, first + index) for index, new in enumerate(group)]
-            queue.last_place += len(group)
-            queue.waiting += waiting
-            queue.scheduled += scheduled
-            queue.is_changed = True
-            if waiting:
+        """Gather jobs for the next flush, if all their queues have room."""
+        if not jobs:
+            return
+        name = jobs[0].queue
+        groups = {name: jobs}
+        if any(new.queue != name for new in jobs):
+            groups = {}
+            for new in jobs:
+                groups.setdefault(new.queue, []).append(new)  # type: ignore[attr-defined]
+        prepared = [(self.queue(name), group, self._later(group)) for name, group in groups.items()]
+        for queue, group, scheduled in prepared:
+            queue.refuse(len(group) - scheduled, scheduled)
+        for queue, group, scheduled in prepared:
+            now, place = self.microseconds, queue.last_place
+            self._inserts += [rows.new_row(new, now, place + index) for index, new in enumerate(group, 1)]
+            queue.add(len(group) - scheduled, scheduled)
+            if scheduled < len(group):
                 self.hint(HintKind.WORK, (queue.name,))
 
-    def _split(self, jobs: Sequence[NewJob]) -> tuple[int, int]:
-        """How many are ready, and how many are due later."""
-        scheduled = 0
-        for new in jobs:
-            if (new.delay is not None or new.at is not None) and lifecycle.due_time(new, self.now) > self.now:
-                scheduled += 1
-        return len(jobs) - scheduled, scheduled
+    def _later(self, jobs: Sequence[NewJob]) -> int:
+        """How many of these are not due yet."""
+        return sum(
+            lifecycle.due_time(new, self.now) > self.now for new in jobs if new.delay is not None or new.at is not None
+        )
 
     # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -69,6 +69,18 @@ class TransactionContract:
             tx.commit()
         assert answers == [Enqueued(known, is_existing=True), Enqueued(new.id), Enqueued(new.id, is_existing=True)]
 
+    async def test_the_async_verb_joins_the_caller_s_transaction_too(self, harness: Harness) -> None:
+        await harness.store.open()
+        with connected(harness) as tx:
+            undone = harness.new()
+            assert await harness.store.enqueue([undone], tx=tx) == [Enqueued(undone.id)]
+            tx.rollback()
+            kept = harness.new()
+            assert await harness.store.enqueue([kept], tx=tx) == [Enqueued(kept.id)]
+            assert await harness.store.count(Filter()) == 0
+            tx.commit()
+        assert ids_of(await harness.everything()) == [kept.id]
+
     async def test_what_is_no_connection_of_this_database_is_refused(self, harness: Harness) -> None:
         with pytest.raises(WrongDatabase):
             harness.store.enqueue_in(object(), [harness.new()])

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast import lifecycle
 from holdfast.errors import WorkerDeclaredDead
-from holdfast.job import ClaimedJob, Delivery, FailureKind, JobState, Lane, Stage
+from holdfast.job import ClaimedJob, Delivery, FailureKind, JobRecord, JobState, Lane, Stage
 from holdfast.lifecycle import Bury, Complete, GiveBack, Transition
 from holdfast.liveness import Observer
 from holdfast.store import Beaten, Held, NewWorker, Settled, Settlement, WorkerRecord, crash_of
@@ -32,6 +32,15 @@ async def beat_of(harness: Harness, worker: UUID) -> int:
 async def lose(harness: Harness, worker: UUID) -> list[UUID]:
     """Rescue as after a lost machine."""
     return await harness.store.rescue({worker: await beat_of(harness, worker)})
+
+
+async def check_cancelled(harness: Harness, before: JobRecord) -> None:
+    """A job whose cancellation was asked for ended as cancelled when it was given back, and its history says so."""
+    after = await harness.record(before.id)
+    assert (after.state, after.cancel_reason) == (JobState.CANCELLED, before.cancel_reason)
+    ended = lifecycle.ended_attempt(before, GiveBack(), harness.clock.now())
+    assert await harness.store.attempts(before.id) == lifecycle.all_attempts(after, [ended] if ended else [])
+    await harness.check_counters()
 
 
 class RegisterContract:
@@ -131,9 +140,9 @@ class BeatContract:
         worker = await harness.worker()
         lost = await harness.start(worker)
         await harness.store.cancel([lost.id], "no")
+        before = await harness.record(lost.id)
         assert (await harness.store.beat(worker, NOTHING)).released == [lost.id]
-        assert await harness.state(lost.id) is JobState.CANCELLED
-        await harness.check_counters()
+        await check_cancelled(harness, before)
 
     async def test_a_claim_whose_answer_is_awaited_is_left_alone(self, harness: Harness) -> None:
         worker, token = await harness.worker(), uuid4()
@@ -421,6 +430,15 @@ class DepartContract:
             assert await harness.store.attempts(record.id) == []
         assert await harness.state(other.id) is JobState.ACTIVE
         await harness.check_counters()
+
+    async def test_a_job_that_is_to_be_cancelled_ends_so_when_its_worker_departs(self, harness: Harness) -> None:
+        worker = await harness.worker()
+        claimed = await harness.start(worker)
+        await harness.store.cancel([claimed.id], "no")
+        before = await harness.record(claimed.id)
+        harness.clock.advance(5)
+        assert await harness.store.depart(worker) == [claimed.id]
+        await check_cancelled(harness, before)
 
     async def test_a_departed_worker_is_forgotten(self, harness: Harness) -> None:
         worker = await harness.worker()
