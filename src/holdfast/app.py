@@ -6,6 +6,7 @@ import importlib.util
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from inspect import iscoroutinefunction
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
@@ -17,12 +18,13 @@ from holdfast.engine import Engine
 from holdfast.errors import InvalidOption, InvalidTask, InvalidURL, MissingDriver
 from holdfast.handle import Job, untyped
 from holdfast.ids import check_id
+from holdfast.job import NewJob
 from holdfast.namespaces import Dead, Jobs, Queues, Workers
-from holdfast.options import JobOptions, TaskDefaults, TaskOptions, check_task_options
-from holdfast.sending import send
+from holdfast.options import JobOptions, TaskDefaults, TaskOptions, check_job_options, check_task_options, check_texts
+from holdfast.sending import prepare
 from holdfast.signature import Signature
 from holdfast.span import Span, parse_span
-from holdfast.store import Queue, Retention, Store, check_batch
+from holdfast.store import LARGEST_BATCH, Enqueued, Queue, Retention, Store, check_batch
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.task import AsyncTask, BoundTaskDecorator, Call, SyncTask, Task, TaskDecorator
@@ -50,17 +52,18 @@ class Holdfast:
         defaults: TaskDefaults | None = None,
         retention: Retention | None = None,
     ) -> None:
-        self.url = url or os.environ.get("HOLDFAST_URL") or DEFAULT_URL
-        self.imports = tuple(imports)
-        self._defaults = defaults or TaskDefaults()
-        self._engine = Engine(_store_maker(self.url, retention or Retention()), SystemClock(), queues=queues)
+        self.url, where = _chosen_url(url)
+        self.imports = check_texts(imports, "imports")
+        self._defaults = _checked(defaults, TaskDefaults, "defaults") or TaskDefaults()
+        kept = _checked(retention, Retention, "retention") or Retention()
+        self._engine = Engine(_store_maker(self.url, where, kept), SystemClock(), queues=_checked_queues(queues))
         self.jobs = Jobs(self._engine)
         self.dead = Dead(self._engine)
         self.queues = Queues(self._engine)
         self.workers = Workers(self._engine)
 
     def __repr__(self) -> str:
-        return f"<Holdfast {_without_password(self.url)}>"
+        return f"<Holdfast {without_secrets(self.url)}>"
 
     # ── tasks ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -114,30 +117,36 @@ class Holdfast:
         self, calls: Iterable[Call[T]], *, tx: object | None = None, wait: Span = "5s"
     ) -> list[Job[T]]:
         """Enqueue calls, made by `task.call(…)`, all or none, in one transaction. Tasks may be mixed."""
-        prepared = list(calls)
+        prepared = _checked_calls(calls)
         if not prepared:
             return []
-        check_batch(len(prepared))
-        jobs = [call.new_job(id) for call, id in zip(prepared, self._engine.ids.make_many(len(prepared)), strict=True)]
-        answers = await self._engine.enqueue(jobs, parse_span(wait, "wait"), tx)
-        return [call.handle(answer.id, answer.is_existing) for call, answer in zip(prepared, answers, strict=True)]
+        answers = await self._engine.enqueue(self._new_jobs(prepared), parse_span(wait, "wait"), tx)
+        return _handles(prepared, answers)
 
     def enqueue_many(self, calls: Iterable[Call[T]], *, tx: object | None = None, wait: Span = "5s") -> list[Job[T]]:
         """`aenqueue_many` for synchronous code. With `tx`, the inserts run in this thread on that connection."""
         if tx is None:
             return self._engine.wait(self.aenqueue_many(calls, wait=wait), "hf.aenqueue_many")
-        prepared = list(calls)
-        jobs = [call.new_job(self._engine.ids.make()) for call in prepared]
-        answers = self._engine.enqueue_in(tx, jobs, "hf.aenqueue_many") if jobs else []
-        return [call.handle(answer.id, answer.is_existing) for call, answer in zip(prepared, answers, strict=True)]
+        prepared = _checked_calls(calls)
+        answers = self._engine.enqueue_in(tx, self._new_jobs(prepared), "hf.aenqueue_many") if prepared else []
+        return _handles(prepared, answers)
+
+    def _new_jobs(self, calls: Sequence[Call[Any]]) -> list[NewJob]:
+        return [call.new_job(id) for call, id in zip(calls, self._engine.ids.make_many(len(calls)), strict=True)]
 
     async def asend(self, task: str, args: Mapping[str, Any] | None = None, **options: Unpack[JobOptions]) -> Job[Any]:
         """Enqueue a task by name, also from a service without its code; UnknownTask if nobody has published it."""
-        return await send(self._engine, task, args or {}, options)
+        settings = check_job_options(options)
+        sending = await prepare(self._engine, task, {} if args is None else args, settings)
+        return sending.handle(self._engine, await self._engine.enqueue([sending.new], settings.wait, settings.tx))
 
     def send(self, task: str, args: Mapping[str, Any] | None = None, **options: Unpack[JobOptions]) -> Job[Any]:
-        """`asend` for synchronous code."""
-        return self._engine.wait(self.asend(task, args, **options), "hf.asend")
+        """`asend` for synchronous code. With `tx`, the insert runs in this thread on that connection."""
+        settings = check_job_options(options)
+        if settings.tx is None:
+            return self._engine.wait(self.asend(task, args, **options), "hf.asend")
+        sending = self._engine.wait(prepare(self._engine, task, args or {}, settings), "hf.asend")
+        return sending.handle(self._engine, self._engine.enqueue_in(settings.tx, [sending.new], "hf.asend"))
 
     def job(self, id: UUID | str) -> Job[Any]:
         """A handle on any job, from its id. `task.job(id)` gives a typed one."""
@@ -164,53 +173,92 @@ class Holdfast:
         await self.aclose()
 
 
+# ── checks ───────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _checked(value: Any, kind: type[T], name: str) -> T | None:
+    if value is not None and not isinstance(value, kind):
+        raise InvalidOption(f"{name}= takes {kind.__name__}(…).")
+    return value
+
+
+def _checked_queues(queues: Sequence[Queue]) -> Sequence[Queue]:
+    if not isinstance(queues, Sequence) or not all(isinstance(queue, Queue) for queue in queues):
+        raise InvalidOption("queues= takes a list of queues, such as [Queue('email', bound=50_000)].")
+    names = [queue.name for queue in queues]
+    for name in names:
+        if names.count(name) > 1:
+            raise InvalidOption(f"queues= names {name!r} twice. Leave one out.")
+    return tuple(queues)
+
+
+def _checked_calls(calls: Iterable[Call[T]]) -> list[Call[T]]:
+    """Calls, and not what they are made of."""
+    advice = "enqueue_many() takes calls, such as [task.call(1), task.call(2)]."
+    if isinstance(calls, Call) or not isinstance(calls, Iterable):
+        raise InvalidOption(advice)
+    prepared = list(islice(calls, LARGEST_BATCH + 1))
+    if not all(isinstance(call, Call) for call in prepared):
+        raise InvalidOption(advice)
+    check_batch(len(prepared))
+    return prepared
+
+
+def _handles(calls: Sequence[Call[T]], answers: Sequence[Enqueued]) -> list[Job[T]]:
+    return [call.handle(answer.id, answer.is_existing) for call, answer in zip(calls, answers, strict=True)]
+
+
 # ── stores by URL ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _store_maker(url: str, retention: Retention) -> Callable[[], Store]:
+def _chosen_url(given: str | None) -> tuple[str, str]:
+    """The URL, and where it comes from, for messages."""
+    if given is not None:
+        if not isinstance(given, str) or not given:
+            raise InvalidURL("The URL must be a text, such as Holdfast('sqlite:///jobs.db').")
+        return given, ""
+    from_environment = os.environ.get("HOLDFAST_URL")
+    return (from_environment, "HOLDFAST_URL: ") if from_environment else (DEFAULT_URL, "")
+
+
+def _store_maker(url: str, where: str, retention: Retention) -> Callable[[], Store]:
     """What opens the database of a URL. Everything that can be wrong with the URL is found here, without opening it."""
     try:
-        parts = urlsplit(url)
+        scheme = urlsplit(url).scheme
     except ValueError as error:
-        raise InvalidURL(
-            f"{_without_password(url)!r} is not a URL: {error}. Use sqlite:///path or memory://."
-        ) from None
-    match parts.scheme:
+        raise InvalidURL(f"{where}This is not a URL: {error}. Use sqlite:///path or memory://.") from None
+    match scheme:
         case "sqlite":
-            path = _sqlite_path(url)
+            path = _sqlite_path(url, where)
             return lambda: SqliteStore(path, retention=retention)
         case "memory":
             store = MemoryStore(retention=retention)
             return lambda: store
         case "postgresql" | "postgres":
             if importlib.util.find_spec("asyncpg") is None:
-                raise MissingDriver("PostgreSQL needs its driver: pip install 'holdfast[postgres]'.")
-            raise InvalidURL("This version of Holdfast has no PostgreSQL store yet. Use sqlite:///path.")
+                raise MissingDriver(f"{where}PostgreSQL needs its driver: pip install 'holdfast[postgres]'.")
+            raise InvalidURL(f"{where}This version of Holdfast has no PostgreSQL store yet. Use sqlite:///path.")
         case _:
             raise InvalidURL(
-                f"{_without_password(url)!r} is not the URL of a database that Holdfast knows. "
+                f"{where}{without_secrets(url)!r} is not the URL of a database that Holdfast knows. "
                 "Use sqlite:///path (four slashes for an absolute path) or memory://."
             )
 
 
-def _sqlite_path(url: str) -> Path:
+def _sqlite_path(url: str, where: str) -> Path:
     """sqlite:///relative.db and sqlite:////absolute.db, as everywhere. Relative means: to the folder of now."""
     path = unquote(url.removeprefix("sqlite:///"))
     if not url.startswith("sqlite:///") or not path or "\0" in path or "?" in url or "#" in url:
         raise InvalidURL(
-            f"{url!r} does not name a file. Write sqlite:///jobs.db for a file in this folder, "
+            f"{where}{without_secrets(url)!r} does not name a file. Write sqlite:///jobs.db for a file in this folder, "
             "or sqlite:////var/lib/app/jobs.db."
         )
     if path == ":memory:":
-        raise InvalidURL("A SQLite database in memory would not survive anything. Use memory:// for tests.")
+        raise InvalidURL(f"{where}A SQLite database in memory would not survive anything. Use memory:// for tests.")
     return Path(path).expanduser().absolute()
 
 
-def _without_password(url: str) -> str:
-    try:
-        parts = urlsplit(url)
-        if parts.password is None:
-            return url
-        return url.replace(f":{parts.password}@", ":***@")
-    except ValueError:
-        return url.rsplit("@", maxsplit=1)[-1]
+def without_secrets(url: str) -> str:
+    """A URL without its password and its parameters, for messages."""
+    scheme, separator, rest = url.split("?", maxsplit=1)[0].split("#", maxsplit=1)[0].rpartition("://")
+    return f"{scheme}{separator}{rest.rpartition('@')[2]}"

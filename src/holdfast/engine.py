@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import difflib
 import os
 import random
 from collections.abc import Callable, Coroutine, Sequence
@@ -15,10 +16,10 @@ from holdfast import native
 from holdfast.clock import Clock
 from holdfast.errors import DuplicateTask, QueueFull, ResultTimeout, UnknownTask
 from holdfast.ids import Ids
-from holdfast.job import JobRecord, NewJob
+from holdfast.job import FINAL, JobRecord, NewJob
 from holdfast.portal import Portal, refuse_on_a_loop
 from holdfast.store import Enqueued, HintKind, PublishedTask, Queue, Store, TaskDefinition
-from holdfast.waiting import Endings
+from holdfast.waiting import Endings, look
 
 Result = TypeVar("Result")
 
@@ -129,14 +130,20 @@ class Engine:
         store = await self.ready()
         found = await store.tasks([name])
         if not found:
-            raise UnknownTask(
-                f"No task named {name!r} has been published. Check the name; a worker or server of the service "
-                "that has its code must have run once against this database."
-            )
+            raise UnknownTask(await self._unknown(store, name))
         if len(self._definitions) >= 1000:
             self._definitions.clear()
         self._definitions[name] = (now, found[0])
         return found[0]
+
+    async def _unknown(self, store: Store, name: str) -> str:
+        names = {*self.tasks, *(task.definition.name for task in await store.tasks())}
+        near = difflib.get_close_matches(name, sorted(names), 1)
+        hint = f"Did you mean {near[0]!r}?" if near else "Check the name;"
+        return (
+            f"No task named {name!r} has been published. {hint} A worker or server of the service that has its code "
+            "must have run once against this database."
+        ).replace("; A", "; a")
 
     # ── enqueuing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -183,10 +190,13 @@ class Engine:
     async def ended(self, id: UUID, timeout: timedelta | None) -> JobRecord:
         """The record of a job once it is in a final state; ResultTimeout if that takes too long."""
         store = await self.ready()
+        record = await look(store, id)
+        if record.stage in FINAL:
+            return record
         try:
             async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
                 return await self._endings.wait(store, id)
         except TimeoutError:
             raise ResultTimeout(
-                f"Job {id} has not finished in the time given. It goes on; ask again later, or look at why it waits."
+                f"Job {id} is {record.state} and has not finished in the time given. It goes on; ask again later."
             ) from None

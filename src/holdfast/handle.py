@@ -12,9 +12,11 @@ from holdfast.codec import check_payload, decode_any
 from holdfast.engine import Engine
 from holdfast.errors import IdempotencyConflict, JobCancelled, JobFailed, JobNotFound, NotAllowedInState, UnknownTask
 from holdfast.job import Attempt, JobRecord, JobState
+from holdfast.options import check_reason
 from holdfast.schema import check_schema
 from holdfast.span import Span, parse_span
 from holdfast.store import Ruling
+from holdfast.waiting import look
 
 R_co = TypeVar("R_co", covariant=True)
 
@@ -71,11 +73,7 @@ class Job(Generic[R_co]):
 
     async def arecord(self) -> JobRecord:
         """All that is known of the job now."""
-        store = await self._engine.ready()
-        records = await store.get([self.id])
-        if not records:
-            raise _not_found(self.id)
-        return records[0]
+        return await look(await self._engine.ready(), self.id)
 
     def record(self) -> JobRecord:
         """`arecord` for synchronous code."""
@@ -103,7 +101,7 @@ class Job(Generic[R_co]):
     async def acancel(self, reason: str = "") -> None:
         """A waiting job is cancelled at once; a running one is asked to stop and stays active until it has."""
         store = await self._engine.ready()
-        self._check(await store.cancel([self.id], reason[:1000]), "cancel", "It has ended already.")
+        self._check(await store.cancel([self.id], check_reason(reason)), "cancel", "It has ended already.")
 
     def cancel(self, reason: str = "") -> None:
         """`acancel` for synchronous code."""
@@ -133,7 +131,8 @@ class Job(Generic[R_co]):
 
     async def _edited(self, changes: Mapping[str, Any]) -> str:
         record = await self.arecord()
-        merged = check_payload({**record.args, **changes}, task=record.task)
+        changed = plain_arguments(check_payload(changes, task=record.task))
+        merged = check_payload({**record.args, **changed}, task=record.task)
         await self._reader.check_arguments(self._engine, record.task, merged)
         return merged
 

@@ -65,14 +65,12 @@ def _head(stamp: int) -> bytes:
     return b"\xc4\x10" + ((stamp >> 12) << 16 | 0x7000 | stamp & 0xFFF).to_bytes(8, "big")
 
 
-def check_id(value: object) -> UUID:
+def check_id(value: object, name: str = "id") -> UUID:
     """Accept an id as a UUID or its text; it must be one that Holdfast made."""
     try:
-        given = value if isinstance(value, UUID) else UUID(str(value)) if isinstance(value, str) else None
+        given = value if isinstance(value, UUID) else UUID(value) if isinstance(value, str) else None
     except ValueError:
         given = None
     if given is None or given.version != 7:
-        raise InvalidOption(
-            "id= takes a job's id (a UUIDv7), as OutcomeUnknown carries it. Leave it out for a new job."
-        )
+        raise InvalidOption(f"{name}= takes a job's id (a UUIDv7), as job.id has it. Check where it comes from.")
     return given

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime, timedelta
 from enum import IntEnum, StrEnum
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -77,12 +77,31 @@ class FailureKind(StrEnum):
 
 
 class Failure(msgspec.Struct, frozen=True):
-    """What went wrong, as text: exceptions are never stored as objects."""
+    """What went wrong, as text: exceptions are never stored as objects.
+
+    The texts come from anywhere, so what no database can hold is replaced, and what is too long is cut: a message
+    at its end, a traceback at its beginning, since the last calls tell the most.
+    """
 
     kind: FailureKind
     error_type: str
     message: str
     traceback: str | None = None
+
+    def __post_init__(self) -> None:
+        set_field = msgspec.structs.force_setattr
+        set_field(self, "error_type", _storable(self.error_type)[:200])
+        set_field(self, "message", _storable(self.message)[:LONGEST_MESSAGE])
+        if self.traceback is not None:
+            set_field(self, "traceback", _storable(self.traceback)[-LONGEST_TRACEBACK:])
+
+
+LONGEST_MESSAGE: Final = 4_000
+LONGEST_TRACEBACK: Final = 32_000
+
+
+def _storable(text: str) -> str:
+    return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 
 class NewJob(msgspec.Struct, frozen=True, gc=False):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TypedDict, Unpack
+from typing import Any, TypedDict, Unpack
 from uuid import UUID
 
 from holdfast.engine import Engine
@@ -13,7 +13,7 @@ from holdfast.errors import InvalidOption
 from holdfast.handle import untyped
 from holdfast.ids import check_id
 from holdfast.job import Attempt, JobRecord, JobState
-from holdfast.options import check_time, refuse_unknown
+from holdfast.options import check_reason, check_texts, check_time, refuse_unknown
 from holdfast.store import Filter, Page, QueueRecord, Ruling, WorkerRecord, check_name
 
 _BATCH = 500
@@ -42,8 +42,13 @@ class Done:
 
 
 class Namespace:
+    """Verbs of one kind."""
+
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
+
+    def __repr__(self) -> str:
+        return f"<hf.{type(self).__name__.lower()}>"
 
 
 class Jobs(Namespace):
@@ -68,7 +73,7 @@ class Jobs(Namespace):
     async def apage(self, *, cursor: UUID | str | None = None, limit: int = 50, **filters: Unpack[Filters]) -> Page:
         """One page of jobs, newest first, and the cursor of the next one."""
         store = await self._engine.ready()
-        return await store.page(check_filters(filters), None if cursor is None else check_id(cursor), limit)
+        return await store.page(check_filters(filters), None if cursor is None else check_id(cursor, "cursor"), limit)
 
     def page(self, *, cursor: UUID | str | None = None, limit: int = 50, **filters: Unpack[Filters]) -> Page:
         """`apage` for synchronous code."""
@@ -86,9 +91,10 @@ class Jobs(Namespace):
     async def acancel(self, *, reason: str = "", everything: bool = False, **filters: Unpack[Filters]) -> Done:
         """Cancel all unfinished jobs that pass the filter, in batches; running ones are asked to stop."""
         store = await self._engine.ready()
+        why = check_reason(reason)
         unfinished = (JobState.PENDING, JobState.RETRYING, JobState.ACTIVE)
         filter = _bulk_filter(filters, unfinished, everything, "hf.jobs.cancel")
-        return await _in_batches(self._engine, filter, lambda ids: store.cancel(ids, reason[:1000]))
+        return await _in_batches(self._engine, filter, lambda ids: store.cancel(ids, why))
 
     def cancel(self, *, reason: str = "", everything: bool = False, **filters: Unpack[Filters]) -> Done:
         """`acancel` for synchronous code."""
@@ -102,7 +108,7 @@ class Dead(Namespace):
         """One page of dead letters, newest first, and the cursor of the next one."""
         store = await self._engine.ready()
         filter = _with_states(filters, (JobState.DEAD,))
-        return await store.page(filter, None if cursor is None else check_id(cursor), limit)
+        return await store.page(filter, None if cursor is None else check_id(cursor, "cursor"), limit)
 
     def page(self, *, cursor: UUID | str | None = None, limit: int = 50, **filters: Unpack[Filters]) -> Page:
         """`apage` for synchronous code."""
@@ -195,22 +201,36 @@ def check_filters(filters: Filters) -> Filter:
     since, until, ended = filters.get("since"), filters.get("until"), filters.get("finished_before")
     return Filter(
         states=_states(filters.get("state", ())),
-        queue=filters.get("queue"),
-        task=filters.get("task"),
-        tags=tuple(filters.get("tags", ())),
-        args=dict(filters.get("args", {})),
+        queue=_text(filters.get("queue"), "queue"),
+        task=_text(filters.get("task"), "task"),
+        tags=tuple(check_name(tag, "tags") for tag in check_texts(filters.get("tags", ()), "tags")),
+        args=_arguments(filters.get("args", {})),
         created_from=None if since is None else check_time(since, "since"),
         created_before=None if until is None else check_time(until, "until"),
         finished_before=None if ended is None else check_time(ended, "finished_before"),
-        error_type=filters.get("error_type"),
+        error_type=_text(filters.get("error_type"), "error_type"),
     )
 
 
-def _states(value: JobState | str | Sequence[JobState | str]) -> frozenset[JobState]:
-    names = [value] if isinstance(value, str) else list(value)
+def _text(value: object, name: str) -> str | None:
+    return None if value is None else check_name(value, name)
+
+
+def _arguments(value: object) -> dict[str, Any]:
+    if not isinstance(value, Mapping):
+        raise InvalidOption("args= takes names and values, such as args={'tenant': 'acme'}.")
+    wanted: dict[str, Any] = dict(value)
+    for name, text in wanted.items():
+        if isinstance(text, str):
+            check_reason(text, f"args.{name}")
+    return wanted
+
+
+def _states(value: object) -> frozenset[JobState]:
+    names = [value] if isinstance(value, str) else value
     try:
-        return frozenset(JobState(name) for name in names)
-    except ValueError:
+        return frozenset(JobState(name) for name in names)  # type: ignore[attr-defined]
+    except (ValueError, TypeError):
         raise InvalidOption(f"state is one of {', '.join(JobState)}.") from None
 
 

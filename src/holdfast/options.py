@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Literal, TypedDict
 from uuid import UUID
 
@@ -26,6 +26,9 @@ _MOST_TAGS: Final = 20
 _LARGEST_CONTEXT: Final = 16 * 1024
 _LONGEST_KEY: Final = 512
 _SOFT_PART: Final = 0.9
+_LONGEST_REASON: Final = 1000
+EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
+LATEST: Final = datetime(3000, 1, 1, tzinfo=UTC)
 
 
 class TaskOptions(TypedDict, total=False):
@@ -101,7 +104,7 @@ class TaskDefaults:
         set_field = object.__setattr__
         set_field(self, "queue", check_name(queue, "queue"))
         set_field(self, "priority", check_priority(priority))
-        set_field(self, "retry", retry or Retry())
+        set_field(self, "retry", Retry() if retry is None else check_retry(retry))
         set_field(self, "soft_timeout", soft)
         set_field(self, "timeout", hard)
         set_field(self, "expires", None if expires is None else parse_span(expires, "expires"))
@@ -140,22 +143,19 @@ def check_task_options(options: TaskOptions, name: str, defaults: TaskDefaults) 
     unique = options.get("unique")
     if unique is not None and not isinstance(unique, Unique):
         raise InvalidOption(f"task {name!r}: unique= takes Unique('{{argument}}', window='10m').")
-    retry = options.get("retry", defaults.retry)
-    if not isinstance(retry, Retry):
-        raise InvalidOption(f"task {name!r}: retry= takes Retry(5, base='1s', …).")
     return TaskSettings(
         name=check_name(name, "name"),
-        aliases=tuple(check_name(alias, "aliases") for alias in _texts(options.get("aliases", ()), "aliases")),
+        aliases=tuple(check_name(alias, "aliases") for alias in check_texts(options.get("aliases", ()), "aliases")),
         queue=check_name(options.get("queue", defaults.queue), "queue"),
         priority=check_priority(options.get("priority", defaults.priority)),
-        retry=retry,
+        retry=check_retry(options.get("retry", defaults.retry)),
         soft_timeout=soft,
         timeout=hard,
         expires=defaults.expires if expires is None else parse_span(expires, "expires"),
         idempotency_key=None if key is None else Template(key),
         unique=unique,
         delivery=_delivery(options.get("delivery", "at_least_once")),
-        redact=_texts(options.get("redact", ()), "redact"),
+        redact=check_texts(options.get("redact", ()), "redact"),
     )
 
 
@@ -218,6 +218,12 @@ def check_priority(value: object) -> int:
     raise InvalidOption("priority must be a number from 0 to 9, higher first, or 'high', 'default' or 'low'.")
 
 
+def check_retry(value: object) -> Retry:
+    if not isinstance(value, Retry):
+        raise InvalidOption("retry= takes Retry(5, base='1s', …).")
+    return value
+
+
 def check_timeouts(soft: Span | None, hard: Span) -> tuple[timedelta, timedelta]:
     """The soft and the hard timeout. Given alone, the hard one leaves a tenth of itself for cleaning up."""
     hard_span = parse_span(hard, "timeout")
@@ -243,7 +249,20 @@ def check_time(value: datetime | str, name: str) -> datetime:
         raise InvalidOption(f"{name}= takes a datetime with a time zone.")
     if value.tzinfo is None:
         raise InvalidOption(f"{name}= has no time zone. Use datetime.now(UTC), or add tzinfo=….")
-    return value
+    try:
+        moment = value.astimezone(UTC)
+    except OverflowError:
+        moment = EARLIEST - timedelta(days=1)
+    if not EARLIEST <= moment < LATEST:
+        raise InvalidOption(f"{name}= must lie between the years 1970 and 2999. Give a time that a job can be due at.")
+    return moment
+
+
+def check_reason(value: object, name: str = "reason=") -> str:
+    """Why something was done, in words that every store can keep and every terminal can show."""
+    if not isinstance(value, str) or any("\ud800" <= character <= "\udfff" or character == "\0" for character in value):
+        raise InvalidOption(f"{name} takes a text without NUL or lone surrogates.")
+    return value[:_LONGEST_REASON]
 
 
 def _delivery(value: object) -> Delivery:
@@ -259,7 +278,7 @@ def _key(value: object) -> str | None:
 
 
 def _tags(value: Sequence[str]) -> tuple[str, ...]:
-    tags = _texts(value, "tags")
+    tags = check_texts(value, "tags")
     if len(tags) > _MOST_TAGS:
         raise InvalidOption(f"tags: {len(tags)} are too many for one job; at most {_MOST_TAGS}.")
     return tuple(dict.fromkeys(check_name(tag, "tags") for tag in tags))
@@ -277,10 +296,10 @@ def _context(value: Mapping[str, Any] | None) -> str | None:
     return text
 
 
-def _texts(value: object, name: str) -> tuple[str, ...]:
+def check_texts(value: object, name: str) -> tuple[str, ...]:
     if isinstance(value, str) or not isinstance(value, Iterable):
         raise InvalidOption(f"{name} takes a list of texts, such as {name}=['one'].")
-    texts = tuple(value)
+    texts: tuple[Any, ...] = tuple(value)
     if not all(isinstance(text, str) for text in texts):
         raise InvalidOption(f"{name} takes a list of texts, such as {name}=['one'].")
     return texts

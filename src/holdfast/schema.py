@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable
+from datetime import datetime
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
@@ -12,6 +15,10 @@ from holdfast.errors import InvalidPayload, InvalidTask
 
 if TYPE_CHECKING:
     import jsonschema_rs
+
+
+TIME_FORMAT: Final = "holdfast-time"
+"""A date and a time as our codec reads them, with or without a time zone."""
 
 
 def check_schema(task: str, schema: dict[str, Any], payload: str) -> None:
@@ -36,10 +43,24 @@ def _validator(task: str, schema: bytes) -> jsonschema_rs.Validator:
 
     try:
         return jsonschema_rs.validator_for(
-            schema.decode(), validate_formats=True, retriever=_refuse_to_retrieve, mask="value"
+            schema.decode(), validate_formats=True, formats=_FORMATS, retriever=_refuse_to_retrieve, mask="value"
         )
     except ValueError as error:
         raise InvalidTask(f"{task}: its published schema is not one. Deploy its workers again.") from error
+
+
+def _reads_as(kind: type[Any]) -> Callable[[str], bool]:
+    def check(text: str) -> bool:
+        try:
+            msgspec.convert(text, kind)
+        except msgspec.ValidationError:
+            return False
+        return True
+
+    return check
+
+
+_FORMATS: Final = {TIME_FORMAT: _reads_as(datetime), "decimal": _reads_as(Decimal)}
 
 
 def _refuse_to_retrieve(uri: str) -> Any:

@@ -2,35 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
 from holdfast.codec import check_payload, fingerprint
 from holdfast.engine import Engine
-from holdfast.handle import Job, plain_arguments, untyped
+from holdfast.handle import UNTYPED, Job, ResultReader, plain_arguments
 from holdfast.job import Delivery, NewJob
-from holdfast.options import JobOptions, JobSettings, check_job_options
+from holdfast.options import JobSettings
 from holdfast.schema import check_schema
-from holdfast.store import TaskDefinition, check_name
-from holdfast.task import Task
+from holdfast.store import Enqueued, TaskDefinition, check_name
+from holdfast.task import Prepared, Task
 from holdfast.template import Template
 
 
-async def send(engine: Engine, name: str, args: Mapping[str, Any], options: JobOptions) -> Job[Any]:
-    """Enqueue a task by name. Its arguments are checked against its signature, known here or published."""
+async def prepare(engine: Engine, name: str, args: Mapping[str, Any], settings: JobSettings) -> Sending:
+    """The job that a task becomes which is sent by name; UnknownTask if nobody has published it.
+
+    Its arguments are checked against its signature, if it is known here, or else against its published schema.
+    """
     check_name(name, "the task's name")
-    settings = check_job_options(options)
+    id = settings.id or engine.ids.make()
     task = engine.tasks.get(name)
     if isinstance(task, Task):
-        return await task.options(**options).aenqueue(**args)
+        payload = check_payload(args, task=task.name)
+        await task.check_arguments(engine, task.name, payload)
+        return Sending(Prepared(task, settings).new_job(payload, id), task)
     definition = (await engine.published(name)).definition
     payload = check_payload(args, task=definition.name)
     check_schema(definition.name, definition.schema, payload)
-    new = _new_job(definition, payload, settings, settings.id or engine.ids.make())
-    (answer,) = await engine.enqueue([new], settings.wait, settings.tx)
-    return untyped(engine, answer.id, existing=answer.is_existing)
+    return Sending(_new_job(definition, payload, settings, id), UNTYPED)
+
+
+@dataclass(frozen=True)
+class Sending:
+    """A job that is ready to be sent, and what its handle must know."""
+
+    new: NewJob
+    reader: ResultReader[Any]
+
+    def handle(self, engine: Engine, answers: Sequence[Enqueued]) -> Job[Any]:
+        (answer,) = answers
+        return Job(engine, answer.id, self.reader, answer.is_existing)
 
 
 def _new_job(definition: TaskDefinition, payload: str, given: JobSettings, id: UUID) -> NewJob:

@@ -11,7 +11,8 @@ import types
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, cast
+from datetime import datetime
+from typing import Annotated, Any, cast
 
 import msgspec
 
@@ -28,6 +29,7 @@ from holdfast.codec import (
     write_small,
 )
 from holdfast.errors import InvalidPayload, InvalidTask, PayloadTooLarge
+from holdfast.schema import TIME_FORMAT
 from holdfast.shape import (
     annotations_of,
     check_function,
@@ -173,7 +175,7 @@ class Signature:
     def _refusal(self, payload: str | bytes, refused: Refused) -> InvalidPayload:
         """Say it in terms of the call where it is about names, and in terms of the argument otherwise."""
         if refused.path:
-            return InvalidPayload(f"{self.task}(): argument {refused.path}: {refused.problem}")
+            return InvalidPayload(f"{self.task}(): argument {refused.path}: {refused.problem}. It is {self}.")
         try:
             given = set(_raw_decoder.decode(payload))
         except Exception:
@@ -239,7 +241,7 @@ class Signature:
         names = [name for name in annotations if name != _RETURN]
         definitions: dict[str, Any] = {}
         schemas, shared = msgspec.json.schema_components(
-            [annotations[name] for name in names],
+            [_described(annotations[name]) for name in names],
             schema_hook=lambda kind: _model_schema(kind, definitions),
             ref_template="#/$defs/{name}",
         )
@@ -306,6 +308,19 @@ class Signature:
 
 _ABSENT = msgspec.UNSET
 _raw_decoder = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+def _described(annotation: Any) -> Any:
+    """The same type, with times described as such: msgspec leaves those open that need no time zone."""
+    if annotation is datetime:
+        return Annotated[datetime, msgspec.Meta(extra_json_schema={"format": TIME_FORMAT})]
+    inner = typing.get_args(annotation)
+    origin = typing.get_origin(annotation)
+    if origin in (list, set, frozenset, dict, tuple):
+        return origin[tuple(_described(each) for each in inner)]
+    if origin in (typing.Union, types.UnionType):
+        return typing.Union[tuple(_described(each) for each in inner)]  # noqa: UP007 - made at run time
+    return annotation
 
 
 def _accept_model(kind: Any) -> dict[str, Any]:

@@ -480,7 +480,7 @@ def check_batch(size: int) -> None:
         )
 
 
-def check_limit(limit: int) -> int:
-    if isinstance(limit, bool) or not 1 <= limit <= LARGEST_PAGE:
+def check_limit(limit: object) -> int:
+    if isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit <= LARGEST_PAGE:
         raise InvalidOption(f"limit must be a number from 1 to {LARGEST_PAGE:,}.")
     return limit

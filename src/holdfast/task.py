@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from dataclasses import fields
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 from uuid import UUID
 
@@ -150,6 +151,10 @@ class Prepared(Generic[P, R_co]):
         self._task = task
         self._settings = settings
 
+    def __repr__(self) -> str:
+        given = (field for field in fields(self._settings) if getattr(self._settings, field.name) != field.default)
+        return f"<{self._task.name}.options({', '.join(f'{field.name}=…' for field in given)})>"
+
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
         """Hand a job over. When this returns it is on disk, and will run; with `tx`, as soon as that commits."""
         task, settings = self._task, self._settings
@@ -225,6 +230,9 @@ class Call(Generic[R_co]):
     def __init__(self, prepared: Prepared[Any, R_co], payload: str) -> None:
         self.prepared = prepared
         self.payload = payload
+
+    def __repr__(self) -> str:
+        return f"<{self.prepared._task.name}.call(…)>"  # arguments may be secret
 
     def new_job(self, id: UUID) -> NewJob:
         """The job that it becomes, under its own id if it was given one."""

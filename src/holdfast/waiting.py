@@ -22,10 +22,7 @@ class Endings:
         self._watches: dict[asyncio.AbstractEventLoop, Watch] = {}
 
     async def wait(self, store: Store, id: UUID) -> JobRecord:
-        """Return the job once it is in a final state; JobNotFound if there is none."""
-        record = await _read(store, id)
-        if record.stage in FINAL:
-            return record
+        """Return a job, which was there at the last look, once it is in a final state."""
         loop = asyncio.get_running_loop()
         watch = self._watches.get(loop) or self._new_watch(loop)
         return await watch.wait(store, id)
@@ -111,7 +108,8 @@ async def _next(hints: AsyncIterator[Hint]) -> Hint | None:
     return None
 
 
-async def _read(store: Store, id: UUID) -> JobRecord:
+async def look(store: Store, id: UUID) -> JobRecord:
+    """The record of a job; JobNotFound if there is none."""
     records = await store.get([id])
     if not records:
         raise JobNotFound(f"There is no job {id}. It may have been pruned after its retention, or discarded.")

@@ -688,7 +688,9 @@ class Life(RuleBasedStateMachine):
         if attempt is not None:
             self.history.append(attempt)
         has_failed = isinstance(outcome, Crashed) or (
-            isinstance(outcome, Raised) and not (isinstance(transition, GiveBack) and transition.has_waited)
+            isinstance(outcome, Raised)
+            and outcome.verdict is not Verdict.CANCEL
+            and not (isinstance(transition, GiveBack) and transition.has_waited)
         )
         if has_failed:
             assert isinstance(transition, GiveBack | Bury)

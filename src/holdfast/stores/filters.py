@@ -32,7 +32,7 @@ def passes(job: JobRecord, filter: Filter) -> bool:
 
 def path_of(name: str) -> list[str]:
     """The steps of a dotted argument name; InvalidOption if it is not one."""
-    if not _DOTTED.fullmatch(name) or len(name) > 200:
+    if not isinstance(name, str) or not _DOTTED.fullmatch(name) or len(name) > 200:
         raise InvalidOption(f"{name!r} is not an argument's name. Write args.name or args.name.inner.")
     return name.split(".")
 

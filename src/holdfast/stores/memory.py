@@ -30,7 +30,7 @@ from holdfast.job import (
     counts_as_waiting,
 )
 from holdfast.keys import KeyName, KeyRecord
-from holdfast.lifecycle import GiveBack
+from holdfast.lifecycle import GiveBack, Transition
 from holdfast.liveness import Sighting
 from holdfast.moment import to_microseconds
 from holdfast.store import (
@@ -343,16 +343,18 @@ class MemoryStore:
             return [replace(worker, active=active[worker.id]) for worker in self._workers.values()]
 
     def _rescue(self, orphans: Sequence[JobRecord], now: datetime) -> list[UUID]:
-        """Take jobs over from a worker that is gone. Its token goes too: it must not settle them any more."""
         for job in orphans:
-            transition = lifecycle.after_crash(job, crash_of(job.worker))
-            self._record(job, lifecycle.ended_attempt(job, transition, now))
-            self._put(job, replace(lifecycle.finish(job, transition, now), token=None))
+            self._take_over(job, lifecycle.after_crash(job, crash_of(job.worker)), now)
         return [job.id for job in orphans]
 
     def _give_back(self, held: Sequence[JobRecord], now: datetime) -> None:
         for job in held:
-            self._put(job, replace(lifecycle.finish(job, GiveBack(), now), token=None))
+            self._take_over(job, GiveBack(), now)
+
+    def _take_over(self, job: JobRecord, transition: Transition, now: datetime) -> None:
+        """Take a job from its worker. The token goes too: that worker must not settle it any more."""
+        self._record(job, lifecycle.ended_attempt(job, transition, now))
+        self._put(job, replace(lifecycle.finish(job, transition, now), token=None))
 
     def _alive(self, worker: UUID) -> None:
         if not self._is_alive(worker):

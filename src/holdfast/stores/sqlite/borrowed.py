@@ -38,8 +38,8 @@ def enqueue_on(tx: object, jobs: Sequence[NewJob], path: Path, instance: UUID, n
             f"tx= is a {type(tx).__name__}, but this app's database is the SQLite file {path}. "
             "Pass a sqlite3.Connection to that file."
         )
-    connection = BorrowedConnection(tx)
     try:
+        connection = BorrowedConnection(tx)
         _check_database(connection, path, instance)
         _check_transaction(tx, connection)
         return _enqueue(connection, jobs, now)

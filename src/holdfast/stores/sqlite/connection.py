@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import sqlite3
-import weakref
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from holdfast import forks, native
 from holdfast.errors import StoreError, StoreUnavailable
 from holdfast.stores.sqlite.statements import Parameters
 
@@ -26,6 +25,7 @@ class Connection:
         check_version()
         self.path = path
         self._is_full = True
+        self._patience = BUSY_SECONDS
         with translated(path):
             self.raw = sqlite3.connect(
                 f"file:{quote(str(path))}?mode={'rw' if is_reader else 'rwc'}",
@@ -35,7 +35,6 @@ class Connection:
                 check_same_thread=False,
                 cached_statements=256,
             )
-        _connections.add(self)
         try:
             self._prepare(is_reader)
         except BaseException:
@@ -70,6 +69,12 @@ class Connection:
             self.execute(f"pragma synchronous = {'full' if is_wanted else 'normal'}")
             self._is_full = is_wanted
 
+    def wait_for_lock(self, seconds: float) -> None:
+        """How long others may hold the write lock before the next transaction is given up."""
+        if seconds != self._patience:
+            self.execute(f"pragma busy_timeout = {round(seconds * 1000)}")
+            self._patience = seconds
+
     def roll_back(self) -> None:
         if self.raw.in_transaction:
             self.raw.execute("rollback")
@@ -78,21 +83,44 @@ class Connection:
         self.raw.close()
 
 
-_connections: weakref.WeakSet[Connection] = weakref.WeakSet()
+class Access:
+    """A connection that is opened on first use, used by one at a time, and closed for the moment of a fork.
 
-
-def _leave_to_parent() -> None:
-    """In a forked child, the parent's connections must never be closed, not even when the interpreter ends.
-
-    SQLite would tamper with the parent's file, or wait for a lock whose thread exists only there. So each
-    gets one reference that nobody gives back.
+    SQLite keeps its locks in the memory of a process and in the kernel, and a fork copies only the former: with a
+    connection open across it, parent and child would each believe in locks that nobody holds.
     """
-    for connection in list(_connections):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection.raw))
 
+    def __init__(self, connect: Callable[[], Connection]) -> None:
+        self._connect = connect
+        self._lock = native.make_lock()
+        self._connection: Connection | None = None
+        forks.watch(self)
 
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_parent)
+    @contextmanager
+    def reserved(self) -> Iterator[None]:
+        """While this lasts, nobody forks."""
+        with self._lock:
+            yield
+
+    def connection(self) -> Connection:
+        """Only while it is reserved."""
+        if self._connection is None:
+            self._connection = self._connect()
+        return self._connection
+
+    def drop(self) -> None:
+        """Close the connection; the next use opens another one."""
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with suppress(sqlite3.Error):
+                connection.close()
+
+    def before_fork(self) -> None:
+        self._lock.acquire()
+        self.drop()
+
+    def after_fork(self, *, in_child: bool) -> None:
+        self._lock.release()
 
 
 def check_version() -> None:
@@ -115,6 +143,11 @@ def translate(error: sqlite3.Error, path: Path) -> StoreError:
     """SQLite's error, with what to do about it."""
     name = getattr(error, "sqlite_errorname", "") or ""
     match name.split("_")[1] if name.startswith("SQLITE_") else "":
+        case _ if name == "SQLITE_BUSY_SNAPSHOT":
+            advice = (
+                "the transaction has read a state that others have changed since. "
+                "Roll it back and start anew with BEGIN IMMEDIATE."
+            )
         case "BUSY" | "LOCKED":
             advice = (
                 f"another program has held its write lock for more than {BUSY_SECONDS:.0f} s. "
@@ -125,7 +158,7 @@ def translate(error: sqlite3.Error, path: Path) -> StoreError:
         case "READONLY" | "PERM" | "AUTH":
             advice = "it is read-only. Give this process the right to write to the file and its folder."
         case "CANTOPEN":
-            advice = _why_it_cannot_be_opened(path)
+            advice = why_it_cannot_be_opened(path)
         case "NOTADB":
             advice = "it is not a SQLite database. Point the URL to another file; this one was left as it is."
         case "CORRUPT":
@@ -139,7 +172,10 @@ def translate(error: sqlite3.Error, path: Path) -> StoreError:
     return StoreUnavailable(f"{path} can't be used: {advice} (SQLite: {error}{f', {name}' if name else ''})")
 
 
-def _why_it_cannot_be_opened(path: Path) -> str:
+def why_it_cannot_be_opened(path: Path) -> str:
+    """What to do about a file that is not there, or not ours to use."""
+    if not os.access(path.parent, os.X_OK) and os.access(path.parent.parent, os.X_OK) and path.parent.exists():
+        return "this process may not look into its folder. Change the folder's rights, or use another one."
     if not path.parent.exists():
         return f"the folder {path.parent} does not exist. Create it first."
     if path.is_dir():

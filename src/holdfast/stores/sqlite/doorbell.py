@@ -23,7 +23,7 @@ import msgspec
 from holdfast.errors import StoreError
 from holdfast.native import Socket, make_lock, sleep, start_thread
 from holdfast.store import Hint, HintKind
-from holdfast.stores.sqlite.connection import Connection
+from holdfast.stores.sqlite.connection import Access, Connection
 
 _LETTERS = {
     HintKind.WORK: "w",
@@ -84,7 +84,11 @@ class Doorbell:
             self._others, self._wanted = [], frozenset()
             return self._others
         if changed_at != self._listed_at:
-            names = (entry.split("-", 1) for entry in os.listdir(self._folder) if "-" in entry)
+            try:
+                entries = os.listdir(self._folder)
+            except OSError:
+                entries = []
+            names = (entry.split("-", 1) for entry in entries if "-" in entry)
             self._others = [(letters, name) for letters, name in names if name != self._name and letters]
             letters_up = {letter for letters, _ in self._others for letter in letters}
             self._wanted = frozenset(kind for kind, letter in _LETTERS.items() if letter in letters_up)
@@ -130,23 +134,21 @@ class Watcher:
     """Tells whether the file has changed, by SQLite's own count of other connections' commits."""
 
     def __init__(self, database: Path) -> None:
-        self._database = database
-        self._connection: Connection | None = None
+        self._access = Access(lambda: Connection(database, is_reader=True))
         self._version = 0
 
     def has_changed(self) -> bool:
         try:
-            if self._connection is None:
-                self._connection = Connection(self._database, is_reader=True)
-            ((version,),) = self._connection.execute("pragma data_version")
+            with self._access.reserved():
+                ((version,),) = self._access.connection().execute("pragma data_version")
         except (sqlite3.Error, StoreError):
             return True  # nothing can be seen, so anything may have happened
         before, self._version = self._version, int(version)
         return before != self._version
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
+        with self._access.reserved():
+            self._access.drop()
 
 
 class Ear:
@@ -168,6 +170,7 @@ class Ear:
         self._watcher = Watcher(database)
         self._look_every = look_every
         self._is_stopped = False
+        self._looked_at = 0.0
         self._socket = self._put_up()
         start_thread(self._listen)
 
@@ -208,16 +211,23 @@ class Ear:
             self._socket.close()
 
     def _next(self) -> Iterable[Hint]:
-        try:
-            if self._socket is not None:
-                return _hints.decode(self._socket.recv(_LARGEST))
+        rung = self._wait()
+        now = time.monotonic()
+        if rung and now - self._looked_at < self._look_every:
+            return rung
+        # A job that somebody enqueued in a transaction of their own rings no bell, but changes the file.
+        self._looked_at = now
+        return [Hint(kind) for kind in HintKind] if self._watcher.has_changed() else rung
+
+    def _wait(self) -> Iterable[Hint]:
+        """What was rung; nothing if nobody rang for a while."""
+        if self._socket is None:
             sleep(self._look_every)
-        except TimeoutError:
-            pass
-        except (OSError, msgspec.DecodeError):
             return ()
-        # Nobody rang. A job that somebody enqueued in a transaction of their own rings no bell, but changes the file.
-        return [Hint(kind) for kind in HintKind] if self._watcher.has_changed() else ()
+        try:
+            return _hints.decode(self._socket.recv(_LARGEST))
+        except (TimeoutError, OSError, msgspec.DecodeError):
+            return ()
 
 
 def _shortened(hint: Hint) -> Hint:

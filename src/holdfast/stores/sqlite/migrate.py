@@ -38,6 +38,8 @@ class Migration:
             if sqlite3.complete_statement(statement):
                 yield statement
                 statement = ""
+        if statement.strip():
+            yield statement
 
 
 def shipped_migrations(folder: Traversable | None = None) -> list[Migration]:

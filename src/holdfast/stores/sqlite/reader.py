@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from holdfast import native
 from holdfast.errors import StoreUnavailable
-from holdfast.stores.sqlite.connection import Connection, translated
+from holdfast.stores.sqlite.connection import Access, Connection, translated
 
 Result = TypeVar("Result")
 
@@ -24,13 +24,14 @@ class Desk:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._connection: Connection | None = None
+        self._access = Access(self._connect)
         self._deadline = 0.0
 
     def ask(self, question: Callable[[Connection], Result]) -> Result:
         try:
-            with translated(self._path):
-                return question(self._connected())
+            with self._access.reserved(), translated(self._path):
+                self._deadline = time.monotonic() + LONGEST_SEARCH
+                return question(self._access.connection())
         except StoreUnavailable as error:
             cause = error.__cause__
             if isinstance(cause, sqlite3.OperationalError) and cause.sqlite_errorname == "SQLITE_INTERRUPT":
@@ -39,19 +40,17 @@ class Desk:
                 ) from cause
             raise
 
-    def _connected(self) -> Connection:
-        self._deadline = time.monotonic() + LONGEST_SEARCH
-        if self._connection is None:
-            self._connection = Connection(self._path, is_reader=True)
-            self._connection.raw.set_progress_handler(self._is_too_late, _STEPS_BETWEEN_LOOKS)
-        return self._connection
+    def _connect(self) -> Connection:
+        connection = Connection(self._path, is_reader=True)
+        connection.raw.set_progress_handler(self._is_too_late, _STEPS_BETWEEN_LOOKS)
+        return connection
 
     def _is_too_late(self) -> int:
         return time.monotonic() > self._deadline
 
     def close(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
+        with self._access.reserved():
+            self._access.drop()
 
 
 Answer = Callable[[Desk], None]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -17,7 +17,7 @@ from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, OutcomeUnknown, StoreError, StoreUnavailable
 from holdfast.job import NewJob
 from holdfast.store import Hint, HintKind
-from holdfast.stores.sqlite.connection import Connection, translate
+from holdfast.stores.sqlite.connection import BUSY_SECONDS, Access, Connection, translate
 from holdfast.stores.sqlite.transaction import Transaction
 from holdfast.stores.sqlite.turns import Turn
 
@@ -92,46 +92,59 @@ class Session:
 
     def __init__(self, path: Path, connect: Callable[[], Connection], clock: Clock, signals: Signals) -> None:
         self._path = path
-        self._connect = connect
+        self._access = Access(connect)
         self._clock = clock
         self._signals = signals
         self._turn = Turn(path)
-        self._connection: Connection | None = None
+        self._is_log_doubtful = False
+        """A wait for the disk has failed, so what was committed before it may be missing from the log."""
 
     def run(self, operations: list[Operation[Any]]) -> None:
         """Run operations in one transaction, or one by one if that fails. Each ends up with a result or an error."""
+        with self._access.reserved():
+            self._run_together(operations)
+
+    def close(self) -> None:
+        with self._access.reserved():
+            self._access.drop()
+            self._turn.close()
+
+    def _run_together(self, operations: list[Operation[Any]]) -> None:
         try:
             self._commit(operations, is_durable=any(operation.is_durable for operation in operations))
         except CannotBegin as error:
             _fail(operations, error.reason)
         except NeedsDisk:
             self._run_alone(operations, is_careful=False)
-        except (NeedsCare, sqlite3.Error):
-            self._run_alone(operations, is_careful=True)
-        except BaseException as error:
-            _fail(operations, error)
+        except Exception as error:
+            self._run_alone(operations, is_careful=True, may_be_there=_is_disk_error(error))
 
-    def _run_alone(self, operations: list[Operation[Any]], *, is_careful: bool) -> None:
-        for operation in operations:
+    def _run_alone(self, operations: list[Operation[Any]], *, is_careful: bool, may_be_there: bool = False) -> None:
+        """`may_be_there`: an earlier try may have reached the log, so a failure now does not mean that it did not."""
+        for index, operation in enumerate(operations):
             operation.result = operation.error = None
             try:
                 self._commit([operation], is_durable=True, is_careful=is_careful)
             except CannotBegin as error:
-                operation.error = error.reason
+                # It would fail for each of the others, too, and each would wait as long.
+                for other in operations[index:]:
+                    other.result, other.error = None, _explained(other, error.reason, may_be_there)
+                return
             except NeedsCare:
-                self._run_alone([operation], is_careful=True)
-            except sqlite3.Error as error:
-                operation.error = self._explain(operation, error)
-            except BaseException as error:
-                operation.error = error
+                self._run_alone([operation], is_careful=True, may_be_there=may_be_there)
+            except Exception as error:
+                reason = translate(error, self._path) if isinstance(error, sqlite3.Error) else _unexpected(error)
+                reason.__cause__ = error
+                operation.error = _explained(operation, reason, may_be_there or _is_disk_error(error))
 
     def _commit(self, operations: list[Operation[Any]], *, is_durable: bool, is_careful: bool = False) -> None:
-        with self._taken_turn():
-            connection = self._begin(is_durable)
+        waited_from = self._clock.monotonic()
+        with self._turn:
+            connection = self._begin(is_durable, self._clock.monotonic() - waited_from)
             try:
-                now = self._clock.now()
+                wanted = self._signals.wanted()
                 transaction = Transaction(
-                    connection, now, self._signals.wanted(), is_durable=is_durable, is_careful=is_careful
+                    connection, self._clock.now(), wanted, is_durable=is_durable, is_careful=is_careful
                 )
                 for operation in operations:
                     _run(operation, transaction)
@@ -144,24 +157,14 @@ class Session:
         if hints:
             self._signals.send(hints)
 
-    @contextlib.contextmanager
-    def _taken_turn(self) -> Iterator[None]:
-        try:
-            self._turn.__enter__()
-        except OSError as error:
-            raise CannotBegin(StoreUnavailable(f"The lock files of {self._path} can't be used: {error}.")) from error
-        try:
-            yield
-        finally:
-            self._turn.__exit__(None, None, None)
-
-    def _begin(self, is_durable: bool) -> Connection:
+    def _begin(self, is_durable: bool, waited: float) -> Connection:
         """Open a transaction, and the file if need be. What fails here would fail for each operation alone, too."""
         try:
-            connection = self._connection
-            if connection is None:
-                connection = self._connection = self._connect()
+            self._mend_log()
+            connection = self._access.connection()
             connection.wait_for_disk(is_durable)
+            # Whoever waited for its turn waited for the same lock, and does not start counting anew.
+            connection.wait_for_lock(BUSY_SECONDS if waited < 0.1 else max(BUSY_SECONDS - waited, 0.05))
             connection.execute("begin immediate")
         except sqlite3.Error as error:
             raise CannotBegin(translate(error, self._path)) from error
@@ -170,37 +173,48 @@ class Session:
         return connection
 
     def _undo(self, connection: Connection, error: BaseException) -> None:
-        try:
+        with contextlib.suppress(sqlite3.Error):
             connection.roll_back()
-        except sqlite3.Error:
-            self._disconnect()
-        if isinstance(error, sqlite3.OperationalError) and "IOERR" in getattr(error, "sqlite_errorname", ""):
-            self._disconnect()  # what it believes about the file may be wrong now
+        if _is_disk_error(error):
+            self._access.drop()  # what it believes about the file may be wrong now
+            self._is_log_doubtful = True
+            with contextlib.suppress(sqlite3.Error, HoldfastError):
+                self._mend_log()  # while it is still our turn
 
-    def _explain(self, operation: Operation[Any], error: sqlite3.Error) -> StoreError:
-        path = self._path
-        name = getattr(error, "sqlite_errorname", "") or ""
-        explained: StoreError
-        if operation.jobs and name.startswith("SQLITE_IOERR"):
-            # The commit may have reached the log before the disk failed, and a later reader may find it there.
-            explained = OutcomeUnknown(
-                f"{translate(error, path)} The jobs may or may not be there: enqueue them again with options(id=…).",
-                ids=[new.id for new in operation.jobs],
-            )
-        else:
-            explained = translate(error, path)
-        explained.__cause__ = error
-        return explained
+    def _mend_log(self) -> None:
+        """After a failed wait for the disk, move all that is in the log into the database before anything is added.
 
-    def _disconnect(self) -> None:
-        connection, self._connection = self._connection, None
-        if connection is not None:
-            with contextlib.suppress(sqlite3.Error):
-                connection.close()
+        Claims are committed without waiting. If the disk has forgotten one of them, the log is broken there, and what
+        is acknowledged after it would not survive a power cut.
+        """
+        if self._is_log_doubtful:
+            ((is_busy, _, _),) = self._access.connection().execute("pragma wal_checkpoint(truncate)")
+            if is_busy:
+                raise StoreUnavailable(
+                    f"{self._path}: a write to the disk has failed, and a long read keeps its log from being mended. "
+                    "Nothing was written; end the read, or try again."
+                )
+            self._is_log_doubtful = False
 
-    def close(self) -> None:
-        self._disconnect()
-        self._turn.close()
+
+def _is_disk_error(error: BaseException) -> bool:
+    return (getattr(error, "sqlite_errorname", "") or "").startswith("SQLITE_IOERR")
+
+
+def _unexpected(error: Exception) -> StoreError:
+    return StoreError(f"An operation failed unexpectedly and changed nothing: {error!r}. Please report it.")
+
+
+def _explained(operation: Operation[Any], reason: HoldfastError, may_be_there: bool) -> HoldfastError:
+    if not may_be_there or not operation.jobs:
+        return reason
+    # The commit may have reached the log before the disk failed, and a later reader may find it there.
+    unknown = OutcomeUnknown(
+        f"{reason} The jobs may or may not be there: enqueue them again with options(id=…).",
+        ids=[new.id for new in operation.jobs],
+    )
+    unknown.__cause__ = reason
+    return unknown
 
 
 def _run(operation: Operation[Any], transaction: Transaction) -> None:

@@ -16,15 +16,21 @@ _ROWS = re.compile(r"/\*rows\*/(.*?)/\*rows\*/", re.DOTALL)
 _COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
 
 
+# Read at import: later, in the middle of a transaction, there may be no file handle left.
+_TEXTS = {
+    file.name.removesuffix(".sql"): _COMMENT.sub("", file.read_text("utf-8")).strip()
+    for file in resources.files("holdfast.stores.sqlite").joinpath("sql").iterdir()
+    if file.name.endswith(".sql")
+}
+
+
 @cache
 def statement(name: str, rows: int = 1) -> str:
     """A statement, with the part between its /*rows*/ marks repeated for so many rows.
 
     Each size is a text of its own, which SQLite compiles once and the driver keeps.
     """
-    text = resources.files("holdfast.stores.sqlite").joinpath(f"sql/{name}.sql").read_text("utf-8")
-    text = _COMMENT.sub("", text).strip()
-    return _ROWS.sub(lambda match: ", ".join([match[1]] * rows), text)
+    return _ROWS.sub(lambda match: ", ".join([match[1]] * rows), _TEXTS[name])
 
 
 @cache

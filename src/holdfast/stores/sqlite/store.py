@@ -48,7 +48,7 @@ from holdfast.store import (
 from holdfast.stores.hints import HintHub
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.borrowed import enqueue_on
-from holdfast.stores.sqlite.connection import Connection
+from holdfast.stores.sqlite.connection import Access, Connection, translated
 from holdfast.stores.sqlite.doorbell import Doorbell
 from holdfast.stores.sqlite.migrate import Migration, migrate, shipped_migrations
 from holdfast.stores.sqlite.reader import Reader
@@ -155,9 +155,10 @@ class SqliteStore:
     def _instance_now(self) -> UUID:
         """Which database this is. A synchronous caller that comes first opens the file for a moment."""
         if self._instance is None:
-            turn = Turn(self.path)
-            with turn:
-                self._connect().close()
+            turn, access = Turn(self.path), Access(self._connect)
+            with access.reserved(), turn, translated(self.path):
+                access.connection()
+                access.drop()
             turn.close()
         assert self._instance is not None
         return self._instance

@@ -8,7 +8,6 @@ whoever holds `next` is the next to write, and only that one waits for `turn`.
 from __future__ import annotations
 
 import os
-import weakref
 from pathlib import Path
 from types import TracebackType
 
@@ -25,13 +24,16 @@ class Turn:
         self.database = database
         self._paths = (f"{database}-next", f"{database}-turn")
         self._files: list[int] = []
-        _turns.add(self)
 
     def __enter__(self) -> None:
+        """Wait for it. Where the lock files can't be had, SQLite's own lock must do, and its errors tell why."""
         if fcntl is None:
             return
         if not self._files:
-            self._files = [os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666) for path in self._paths]
+            try:
+                self._files = [_open(path) for path in self._paths]
+            except OSError:
+                return
         next_file, turn_file = self._files
         fcntl.flock(next_file, fcntl.LOCK_EX)
         try:
@@ -52,14 +54,9 @@ class Turn:
             os.close(file)
 
 
-_turns: weakref.WeakSet[Turn] = weakref.WeakSet()
-
-
-def _leave_to_parent() -> None:
-    """A lock is shared with a forked child: if the parent died in its turn, the child would keep it for ever."""
-    for turn in list(_turns):
-        turn.close()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_leave_to_parent)
+def _open(path: str) -> int:
+    """Reading is enough for locking, so that a file that somebody else has made will do."""
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)

@@ -1,0 +1,1 @@
+"""Ours beside the limit, in one command: `python -m benchmarks`."""

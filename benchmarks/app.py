@@ -1,0 +1,28 @@
+"""The app under test: one task that takes one number, on a queue that does not fill up."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from benchmarks.limit import BOUND, QUEUE, TASK
+from holdfast import AsyncTask, Holdfast, Queue
+
+
+async def noop(number: int) -> None:
+    """What a job would do."""
+
+
+def make_app(path: Path) -> tuple[Holdfast, AsyncTask[[int], None]]:
+    hf = Holdfast(f"sqlite:///{path}", queues=[Queue(QUEUE, bound=BOUND, scheduled_bound=BOUND)])
+    return hf, hf.task(name=TASK, queue=QUEUE)(noop)
+
+
+@asynccontextmanager
+async def opened_app(path: Path) -> AsyncIterator[tuple[Holdfast, AsyncTask[[int], None]]]:
+    """Open, and warm: statements are read and types resolved before anything is timed."""
+    hf, task = make_app(path)
+    async with hf:
+        await task.aenqueue(0)
+        yield hf, task

@@ -1,0 +1,252 @@
+"""The public API as it is meant to be used. Every line must be clean under mypy --strict and pyright."""
+
+from __future__ import annotations
+
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, assert_type
+from uuid import UUID
+
+from holdfast import (
+    AsyncTask,
+    Attempt,
+    Call,
+    Context,
+    Holdfast,
+    Job,
+    JobRecord,
+    JobState,
+    Page,
+    Queue,
+    QueueRecord,
+    Retention,
+    Retry,
+    SyncTask,
+    Task,
+    TaskDefaults,
+    Unique,
+    WorkerRecord,
+)
+
+hf = Holdfast(
+    "memory://",
+    imports=["shop.billing"],
+    queues=[Queue("email", bound=50_000)],
+    defaults=TaskDefaults(queue="default", priority="low", timeout=timedelta(minutes=1)),
+    retention=Retention(completed="1h"),
+)
+assert_type(Holdfast(), Holdfast)
+
+
+@dataclass
+class Receipt:
+    order: int
+
+
+# ── declaring ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@hf.task
+async def send_receipt(order_id: int) -> str:
+    return f"receipt-{order_id}"
+
+
+@hf.task
+def resize(url: str, size: int = 100, *, crop: bool = False) -> Receipt:
+    return Receipt(size if crop else len(url))
+
+
+@hf.task()
+async def nothing() -> None: ...
+
+
+@hf.task(queue="billing", priority="high", retry=Retry(8, base="2s"), expires=3600, delivery="at_most_once")
+async def refund(order_id: int) -> Receipt:
+    return Receipt(order_id)
+
+
+@hf.task(
+    name="shop.archive",
+    aliases=["archive"],
+    priority=3,
+    soft_timeout="30s",
+    timeout=45.0,
+    idempotency_key="archive:{order_id}",
+    unique=Unique("{order_id}", window="10m"),
+    redact=["card"],
+)
+def archive(order_id: int, card: str) -> datetime:
+    return datetime.now(UTC)
+
+
+@hf.task(bind=True)
+async def charge(ctx: Context, tenant: str, cents: int = 0) -> str:
+    assert_type(ctx.job_id, UUID | None)
+    assert_type(ctx.attempt, int)
+    return tenant * cents
+
+
+@hf.task(bind=True, queue="media")
+def shrink(ctx: Context, url: str) -> int:
+    return len(url)
+
+
+@hf.task(bind=True)
+def tick(ctx: Context) -> None: ...
+
+
+@hf.task(bind=False, queue="media")
+def plain(url: str) -> int:
+    return len(url)
+
+
+def both(task: Task[[int], str]) -> Job[str]:
+    return task.enqueue(1)
+
+
+both(send_receipt)
+asynchronous: AsyncTask[[int], str] = send_receipt
+synchronous: SyncTask[[str], int] = plain
+assert_type(send_receipt.name, str)
+
+
+# ── calling here and now ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def call_here() -> None:
+    running: Coroutine[Any, Any, str] = send_receipt(1)
+    assert_type(await running, str)
+    assert_type(await send_receipt(1), str)
+    assert_type(await send_receipt(order_id=1), str)
+    assert_type(resize("u"), Receipt)
+    assert_type(resize("u", 5, crop=True), Receipt)
+    assert_type(await refund(1), Receipt)
+    assert_type(archive(1, card="tok"), datetime)
+    # The context is passed by Holdfast.
+    assert_type(await charge("acme", cents=5), str)
+    assert_type(shrink("u"), int)
+    assert_type(plain(url="u"), int)
+    await nothing()
+    tick()
+
+
+# ── producing ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def produce_async(connection: object) -> None:
+    assert_type(await send_receipt.aenqueue(1), Job[str])
+    assert_type(await resize.aenqueue("u", crop=True), Job[Receipt])
+    assert_type(await nothing.aenqueue(), Job[None])
+    assert_type(await charge.aenqueue("acme", 5), Job[str])
+    assert_type(await charge.options(tx=connection, delay="5m", tags=["vip"]).aenqueue("acme", cents=1), Job[str])
+    assert_type(await hf.asend("charge", {"tenant": "acme"}, queue="billing"), Job[Any])
+    assert_type(await hf.aenqueue_many(send_receipt.call(i) for i in range(3)), list[Job[str]])
+    async with hf as app:
+        assert_type(app, Holdfast)
+    await hf.apublish_tasks()
+    await hf.aclose()
+
+
+def produce(connection: object, id: UUID) -> None:
+    assert_type(send_receipt.enqueue(1), Job[str])
+    assert_type(resize.enqueue("u", 100), Job[Receipt])
+    assert_type(archive.enqueue(1, card="tok"), Job[datetime])
+    assert_type(shrink.enqueue("u"), Job[int])
+    assert_type(tick.enqueue(), Job[None])
+    assert_type(send_receipt.call(1), Call[str])
+    assert_type(refund.options(delay=5).call(1), Call[Receipt])
+    assert_type(hf.send("charge"), Job[Any])
+    assert_type(hf.send("charge", {"tenant": "acme"}, priority="low", wait=0), Job[Any])
+    assert_type(
+        send_receipt.options(
+            tx=connection,
+            queue="q",
+            priority=9,
+            at=datetime.now(UTC),
+            expires=datetime.now(UTC),
+            idempotency_key="k",
+            tags=("a", "b"),
+            context={"trace": "x", "depth": 1},
+            id=id,
+            wait="1s",
+        ).enqueue(1),
+        Job[str],
+    )
+    assert_type(send_receipt.options(at="2026-12-31T23:59:59Z", expires="1h", id="…").enqueue(1), Job[str])
+    hf.publish_tasks()
+    hf.close()
+
+
+def produce_many(connection: object) -> None:
+    assert_type(hf.enqueue_many([send_receipt.call(1), charge.call("acme")]), list[Job[str]])
+    mixed: list[Call[str | Receipt]] = [send_receipt.call(1), refund.call(1)]
+    assert_type(hf.enqueue_many(mixed, tx=connection, wait="1s"), list[Job[str | Receipt]])
+    hf.enqueue_many([send_receipt.call(1), refund.call(1), nothing.call()])
+    anything: list[Call[object]] = [nothing.call(), refund.call(1)]
+    assert_type(hf.enqueue_many(anything), list[Job[object]])
+
+
+# ── handles ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def look_async(id: UUID) -> None:
+    assert_type(await send_receipt.job(id).aresult(), str)
+    assert_type(await resize.job("…").aresult(timeout="10s"), Receipt)
+    assert_type(await hf.job(id).aresult(), Any)
+    job = await refund.aenqueue(1)
+    assert_type((await job.aresult(timeout=timedelta(seconds=1))).order, int)
+    assert_type(await job.astate(), JobState)
+    assert_type(await job.arecord(), JobRecord)
+    assert_type(await job.aattempts(), list[Attempt])
+    await job.acancel(reason="twice")
+    await job.aretry()
+    await job.aretry({"order_id": 2})
+    await job.arun_now()
+
+
+def result_of(job: Job[object]) -> object:
+    return job.result()
+
+
+def look(id: UUID) -> None:
+    assert_type(send_receipt.job(id), Job[str])
+    assert_type(send_receipt.job(id).result(timeout=1.5), str)
+    assert_type(archive.enqueue(1, "tok").result(), datetime)
+    assert_type(shrink.job(id).result(), int)
+    assert_type(hf.job(str(id)), Job[Any])
+    job = send_receipt.enqueue(1)
+    assert_type(job.id, UUID)
+    assert_type(job.existing, bool)
+    assert_type(job.state(), JobState)
+    assert_type(job.record().args, dict[str, Any])
+    # A handle on something narrower is a handle on something wider.
+    assert_type(result_of(job), object)
+    job.cancel()
+    job.retry()
+    job.run_now()
+
+
+# ── namespaces ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def steer_async(id: UUID) -> None:
+    assert_type(await hf.jobs.aget(id), JobRecord)
+    assert_type(await hf.jobs.apage(state=JobState.DEAD, limit=5), Page)
+    assert_type(await hf.dead.acount(task="charge"), int)
+    await hf.queues.abound("email", None)
+
+
+def steer(id: UUID) -> None:
+    page = hf.jobs.page(state=["pending", JobState.DEAD], queue="q", tags=["vip"], args={"a.b": 1}, cursor=id)
+    assert_type(page.jobs, list[JobRecord])
+    assert_type(page.next_cursor, UUID | None)
+    assert_type(hf.jobs.count(state="pending", since=datetime.now(UTC)), int)
+    assert_type(hf.jobs.cancel(task="charge", reason="stop").changed, int)
+    assert_type(hf.dead.retry(everything=True).skipped, int)
+    assert_type(hf.dead.discard(error_type="ValueError").changed, int)
+    assert_type(hf.queues.list(), list[QueueRecord])
+    assert_type(hf.workers.list(), list[WorkerRecord])
+    hf.queues.bound("email", 5)
+    hf.queues.pause("email")
+    hf.queues.resume("email")
