@@ -261,4 +261,5 @@ def _sqlite_path(url: str, where: str) -> Path:
 def without_secrets(url: str) -> str:
     """A URL without its password and its parameters, for messages."""
     scheme, separator, rest = url.split("?", maxsplit=1)[0].split("#", maxsplit=1)[0].rpartition("://")
-    return f"{scheme}{separator}{rest.rpartition('@')[2]}"
+    user, at, place = rest.rpartition("@")
+    return f"{scheme}{separator}{user.split(':')[0]}{':***' if ':' in user else ''}{at}{place}"

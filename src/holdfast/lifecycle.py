@@ -124,6 +124,11 @@ def _after_interruption(job: Standing, has_started: bool) -> Transition:
     return GiveBack(failure=_INTERRUPTION) if has_started else GiveBack()
 
 
+def after_departure(job: Standing) -> Transition:
+    """Its worker took leave without saying what came of it. It may have started, so at-most-once means never again."""
+    return _after_interruption(job, has_started=True) if job.delivery is Delivery.AT_MOST_ONCE else GiveBack()
+
+
 def _after_exception(job: Standing, raised: Raised, policy: Retry, chance: float) -> Transition:
     failure = raised.failure
     if job.delivery is Delivery.AT_MOST_ONCE and raised.verdict is not Verdict.CANCEL:

@@ -128,7 +128,7 @@ class Signature:
                     f"{self.task}(): {len(args)} positional arguments were given, it takes {len(positional)}. "
                     f"It is {self}."
                 )
-            arguments = dict(zip(positional, args, strict=False))
+            arguments = {positional[0]: args[0]} if len(args) == 1 else dict(zip(positional, args, strict=False))
             if kwargs:
                 doubled = arguments.keys() & kwargs.keys()
                 if doubled:

@@ -345,7 +345,10 @@ class WorkerVerbs(Protocol):
         ...
 
     async def beat(self, worker: UUID, held: Held) -> Beaten:
-        """Say that a worker lives, and compare what it holds with what the store thinks it holds."""
+        """Say that a worker lives, and compare what it holds with what the store thinks it holds.
+
+        A job counts as held until its settlement has been answered: what is not held is given back at once.
+        """
         ...
 
     async def sightings(self) -> list[Sighting]:
@@ -364,7 +367,10 @@ class WorkerVerbs(Protocol):
         ...
 
     async def depart(self, worker: UUID) -> list[UUID]:
-        """Take leave in good order: what is still held is given back uncharged, and the worker is forgotten."""
+        """Take leave in good order: what is still held is given back uncharged, and the worker is forgotten.
+
+        An at-most-once job that is still held goes dead, since it may have started. Settle first what did not.
+        """
         ...
 
     async def workers(self) -> list[WorkerRecord]: ...

@@ -162,6 +162,7 @@ class MemoryStore:
             return [_claimed(self._put(job, lifecycle.start(job, worker, token, now))) for job in claimed]
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        check_batch(len(settlements))
         with self._lock:
             return [self._settle(settlement, self._clock.now()) for settlement in settlements]
 
@@ -279,8 +280,11 @@ class MemoryStore:
     async def register(self, worker: NewWorker) -> None:
         with self._lock:
             now = self._clock.now()
+            before = self._workers.get(worker.id)
+            # Counted on, so that what was observed of an earlier life can't end this one.
+            beat = 1 if before is None else before.beat + 1
             self._workers[worker.id] = WorkerRecord(
-                worker.id, worker.name, worker.host, worker.pid, worker.queues, now, now, 1
+                worker.id, worker.name, worker.host, worker.pid, worker.queues, now, now, beat
             )
 
     async def beat(self, worker: UUID, held: Held) -> Beaten:
@@ -333,7 +337,8 @@ class MemoryStore:
     async def depart(self, worker: UUID) -> list[UUID]:
         with self._lock:
             held = self._active_of(worker)
-            self._give_back(held, self._clock.now())
+            for job in held:
+                self._take_over(job, lifecycle.after_departure(job), self._clock.now())
             self._workers.pop(worker, None)
             return [job.id for job in held]
 

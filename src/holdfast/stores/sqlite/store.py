@@ -398,7 +398,7 @@ class SqliteStore:
     async def depart(self, worker: UUID) -> list[UUID]:
         def work(it: Transaction) -> list[UUID]:
             held = it.records("select_active_of_worker", (worker.bytes,))
-            self._finish(it, [(job, GiveBack()) for job in held], keep_token=False)
+            self._finish(it, [(job, lifecycle.after_departure(job)) for job in held], keep_token=False)
             it.change("depart", (worker.bytes,))
             return [job.id for job in held]
 

@@ -440,6 +440,26 @@ class DepartContract:
         assert await harness.store.depart(worker) == [claimed.id]
         await check_cancelled(harness, before)
 
+    async def test_an_at_most_once_job_does_not_start_again_when_its_worker_departs(self, harness: Harness) -> None:
+        worker = await harness.worker()
+        await harness.enqueue(delivery=Delivery.AT_MOST_ONCE)
+        [claimed] = await harness.claim(worker)
+        await harness.store.depart(worker)
+        record = await harness.record(claimed.id)
+        assert (record.state, record.runs) == (JobState.DEAD, 1)
+        [attempt] = await harness.store.attempts(claimed.id)
+        assert attempt.failure is not None
+        assert attempt.failure.kind is FailureKind.LOST
+
+    async def test_what_was_observed_of_an_earlier_life_does_not_end_a_worker_that_registered_again(
+        self, harness: Harness
+    ) -> None:
+        worker = await harness.worker()
+        [seen] = await harness.store.sightings()
+        await harness.store.register(NewWorker(worker, "again"))
+        await harness.store.rescue({worker: seen.beat})
+        assert [sighting.worker for sighting in await harness.store.sightings()] == [worker]
+
     async def test_a_departed_worker_is_forgotten(self, harness: Harness) -> None:
         worker = await harness.worker()
         claimed = await harness.start(worker)
