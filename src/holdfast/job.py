@@ -110,7 +110,7 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
     id: UUID
     task: str
     queue: str
-    args: str
+    args_json: str
     priority: int = 5
     max_attempts: int = 5
     delivery: Delivery = Delivery.AT_LEAST_ONCE
@@ -123,7 +123,7 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
     unique_key: str | None = None
     unique_window: timedelta | None = None
     tags: tuple[str, ...] = ()
-    context: str | None = None
+    context_json: str | None = None
     is_repeat: bool = False
     """The id was given by the caller: it may be there already."""
 

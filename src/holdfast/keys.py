@@ -96,7 +96,7 @@ def rival(job: JobRecord, taken: Mapping[KeyName, KeyRecord], now: datetime) -> 
 
 def same_job(new: NewJob, task: str, args_json: str) -> UUID:
     """The id of a job that is there under this very id; IdempotencyConflict if it is another job."""
-    if (new.task, new.args) != (task, args_json):
+    if (new.task, new.args_json) != (task, args_json):
         raise IdempotencyConflict(
             f"Job {new.id} is there already, with another task or other arguments. Leave id= out for a new job.",
             existing=new.id,

@@ -173,7 +173,7 @@ def admit(new: NewJob, now: datetime) -> JobRecord:
         queue=new.queue,
         priority=new.priority,
         stage=Stage.READY if due_at <= now else Stage.SCHEDULED,
-        args_json=new.args,
+        args_json=new.args_json,
         max_attempts=new.max_attempts,
         delivery=new.delivery,
         created_at=now,
@@ -182,7 +182,7 @@ def admit(new: NewJob, now: datetime) -> JobRecord:
         idempotency_key=new.idempotency_key,
         unique_key=new.unique_key,
         tags=new.tags,
-        context_json=new.context,
+        context_json=new.context_json,
     )
 
 

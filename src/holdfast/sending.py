@@ -62,7 +62,7 @@ def _new_job(definition: TaskDefinition, payload: str, given: JobSettings, id: U
         id=id,
         task=definition.name,
         queue=given.queue or definition.queue,
-        args=payload,
+        args_json=payload,
         priority=definition.priority if given.priority is None else given.priority,
         max_attempts=definition.max_attempts,
         delivery=Delivery(definition.delivery),
@@ -75,7 +75,7 @@ def _new_job(definition: TaskDefinition, payload: str, given: JobSettings, id: U
         unique_key=unique_key,
         unique_window=_span(definition.unique_window),
         tags=given.tags,
-        context=given.context,
+        context_json=given.context,
         is_repeat=given.id is not None,
     )
 

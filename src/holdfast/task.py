@@ -193,7 +193,7 @@ class Prepared(Generic[P, R_co]):
             id=id,
             task=settings.name,
             queue=given.queue or settings.queue,
-            args=payload,
+            args_json=payload,
             priority=settings.priority if given.priority is None else given.priority,
             max_attempts=settings.max_attempts,
             delivery=settings.delivery,
@@ -206,7 +206,7 @@ class Prepared(Generic[P, R_co]):
             unique_key=unique_key,
             unique_window=settings.unique.window if settings.unique else None,
             tags=given.tags,
-            context=given.context,
+            context_json=given.context,
             is_repeat=given.id is not None,
         )
 

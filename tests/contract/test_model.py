@@ -100,7 +100,7 @@ def recipe(**options: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any
         {
             "queue": queue_names,
             "task": st.sampled_from(["x", "x", "x", "y"]),
-            "args": st.sampled_from(['{"a": 1}', '{"a": 1}', '{"a": 2, "b": {"c": "d"}}']),
+            "args_json": st.sampled_from(['{"a": 1}', '{"a": 1}', '{"a": 2, "b": {"c": "d"}}']),
             "priority": st.sampled_from([5, 5, 8]),
             "delivery": st.sampled_from([Delivery.AT_LEAST_ONCE, Delivery.AT_LEAST_ONCE, Delivery.AT_MOST_ONCE]),
             **options,
@@ -191,7 +191,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     def make_job(self, recipe: dict[str, Any]) -> NewJob:
         key = recipe.get("idempotency_key")
-        return NewJob(id=self.ids.make(), fingerprint=fingerprint(recipe["args"]) if key else None, **recipe)
+        return NewJob(id=self.ids.make(), fingerprint=fingerprint(recipe["args_json"]) if key else None, **recipe)
 
     # ── producers ────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -201,7 +201,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.both(lambda store: store.declare_queues([Queue("a", bound=5, scheduled_bound=2)]))
         self.register()
         self.register()
-        self.enqueue([{"queue": queue, "task": "x", "args": "{}"} for queue in ("a", "a", "b", "b")])
+        self.enqueue([{"queue": queue, "task": "x", "args_json": "{}"} for queue in ("a", "a", "b", "b")])
         self.claim(0, 1, 1)
 
     @rule(batch=st.lists(recipes, min_size=1, max_size=4))
@@ -234,7 +234,7 @@ class StoreMachine(RuleBasedStateMachine):
     def enqueue_again(self, pick: int, args: str | None) -> None:
         if self.jobs:
             job = self.jobs[pick % len(self.jobs)]
-            again = msgspec.structs.replace(job, is_repeat=True, args=args or job.args)
+            again = msgspec.structs.replace(job, is_repeat=True, args_json=args or job.args_json)
             self.both(lambda store: store.enqueue([again]))
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────

@@ -75,7 +75,7 @@ EDGES = {
 
 
 def new_job(**options: Any) -> NewJob:
-    return NewJob(id=JOB, task="charge", queue="default", args="{}", **options)
+    return NewJob(id=JOB, task="charge", queue="default", args_json="{}", **options)
 
 
 def record(**fields: Any) -> JobRecord:

@@ -138,8 +138,7 @@ class MemoryStore:
         there: NewJob | JobRecord | None = fresh.get(new.id) or self._jobs.get(new.id)
         if there is None:
             return None
-        args = there.args if isinstance(there, NewJob) else there.args_json
-        return keys.same_job(new, there.task, args)
+        return keys.same_job(new, there.task, there.args_json)
 
     def _refuse_beyond_bounds(self, records: Sequence[JobRecord]) -> None:
         waiting = Counter(job.queue for job in records if job.stage is Stage.READY)

@@ -58,7 +58,7 @@ def new_row(new: NewJob, now: int, place: int) -> Row:
         new.priority,
         _READY if due_at == now else _SCHEDULED,
         place,
-        new.args,
+        new.args_json,
         new.max_attempts,
         _DELIVERY_CODES[new.delivery],
         now,
@@ -67,7 +67,7 @@ def new_row(new: NewJob, now: int, place: int) -> Row:
         new.idempotency_key,
         new.unique_key,
         msgspec.json.encode(new.tags).decode() if new.tags else None,
-        new.context,
+        new.context_json,
     )
 
 

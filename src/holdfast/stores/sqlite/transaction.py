@@ -339,7 +339,7 @@ class Transaction:
 
 def _same_job(new: NewJob, fresh: Mapping[UUID, NewJob], there: Mapping[UUID, JobRecord]) -> UUID | None:
     if (job := fresh.get(new.id)) is not None:
-        return keys.same_job(new, job.task, job.args)
+        return keys.same_job(new, job.task, job.args_json)
     if (record := there.get(new.id)) is not None:
         return keys.same_job(new, record.task, record.args_json)
     return None

@@ -34,7 +34,7 @@ class ClaimContract:
 
     async def test_a_claim_tells_all_that_execution_needs(self, harness: Harness) -> None:
         id = await harness.enqueue(
-            {"a": 1}, task="t", priority=7, max_attempts=9, idempotency_key="k", tags=("x",), context='{"c":1}'
+            {"a": 1}, task="t", priority=7, max_attempts=9, idempotency_key="k", tags=("x",), context_json='{"c":1}'
         )
         [claimed] = await harness.claim()
         record = await harness.record(id)

@@ -50,7 +50,7 @@ class EnqueueContract:
             unique_key="17",
             unique_window=timedelta(minutes=1),
             tags=("vip", "eu"),
-            context='{"trace":"abc"}',
+            context_json='{"trace":"abc"}',
         )
         assert await harness.store.enqueue([new]) == [Enqueued(new.id, is_existing=False)]
         assert placeless(await harness.record(new.id)) == lifecycle.admit(new, harness.clock.now())
@@ -215,13 +215,13 @@ class EnqueueContract:
     # ── every text comes back as it was ──────────────────────────────────────────────────────────────────────────
 
     async def test_hostile_texts_come_back_as_they_were(self, harness: Harness) -> None:
-        context = harness.new({"hostile": HOSTILE}).args
+        context = harness.new({"hostile": HOSTILE}).args_json
         for text in HOSTILE:
-            new = harness.new({"text": text, text: "a name"}, tags=(text, *HOSTILE), context=context)
+            new = harness.new({"text": text, text: "a name"}, tags=(text, *HOSTILE), context_json=context)
             await harness.store.enqueue([new])
             record = await harness.record(new.id)
             assert record.args == {"text": text, text: "a name"}
-            assert (record.args_json, record.tags, record.context_json) == (new.args, new.tags, context)
+            assert (record.args_json, record.tags, record.context_json) == (new.args_json, new.tags, context)
 
     async def test_hostile_names_and_keys_come_back_as_they_were(self, harness: Harness) -> None:
         for text in (*HOSTILE[:9], "n" * 200):
@@ -243,7 +243,7 @@ class EnqueueContract:
             '{"":{"":[]}}',
         ):
             new = harness.new(args=None)
-            await harness.store.enqueue([NewJob(new.id, "task", "texts", text, context=text)])
+            await harness.store.enqueue([NewJob(new.id, "task", "texts", text, context_json=text)])
             [claimed] = await harness.claim(queue="texts")
             assert (claimed.args_json, claimed.context_json) == (text, text)
             await harness.settle(claimed, Complete(text))

@@ -85,7 +85,7 @@ class Harness:
     def new(self, args: Mapping[str, object] | None = None, **options: Any) -> NewJob:
         """A job with a fresh id and, if it has an idempotency key, with the fingerprint of its arguments."""
         text = msgspec.json.encode(args or {}).decode()
-        settings: dict[str, Any] = {"id": self.ids.make(), "task": "task", "queue": "default", "args": text}
+        settings: dict[str, Any] = {"id": self.ids.make(), "task": "task", "queue": "default", "args_json": text}
         if options.get("idempotency_key") is not None:
             settings["fingerprint"] = fingerprint(text)
         return NewJob(**(settings | options))

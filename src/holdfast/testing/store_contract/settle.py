@@ -35,7 +35,7 @@ class SettleContract:
     async def test_every_transition_leaves_the_record_that_the_lifecycle_says(self, harness: Harness) -> None:
         for transition in EVERY_TRANSITION:
             harness.clock.advance(1.000001)
-            claimed = await harness.start(tags=("x",), context='{"c":1}', expires_in=timedelta(days=1))
+            claimed = await harness.start(tags=("x",), context_json='{"c":1}', expires_in=timedelta(days=1))
             before = await harness.record(claimed.id)
             harness.clock.advance(2.5)
             assert await harness.settle(claimed, transition) is Settled.APPLIED
