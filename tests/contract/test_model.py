@@ -111,7 +111,7 @@ def recipe(**options: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any
 keyed = {"idempotency_key": st.sampled_from(["k", "k", "l"])}
 unique = {"unique_key": st.sampled_from(["u", "u", "v"]), "unique_window": st.none() | spans}
 timed = {"delay": spans, "expires_in": st.none() | spans}
-marked = {"tags": st.sampled_from([("t",), ("t", "s")]), "context": st.just("{}"), "max_attempts": st.just(1)}
+marked = {"tags": st.sampled_from([("t",), ("t", "s")]), "context_json": st.just("{}"), "max_attempts": st.just(1)}
 recipes = st.one_of(
     recipe(),
     recipe(**marked),

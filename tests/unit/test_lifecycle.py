@@ -450,7 +450,7 @@ def test_a_new_job_is_admitted_with_all_that_was_asked_for() -> None:
         idempotency_key="order-7",
         unique_key="invoice",
         tags=("a", "b"),
-        context='{"trace":"1"}',
+        context_json='{"trace":"1"}',
     )
     job = admit(new, NOW)
     assert (job.id, job.task, job.queue, job.args_json, job.priority) == (JOB, "charge", "default", "{}", 9)
