@@ -56,7 +56,8 @@ class Holdfast:
         self.imports = check_texts(imports, "imports")
         self._defaults = _checked(defaults, TaskDefaults, "defaults") or TaskDefaults()
         kept = _checked(retention, Retention, "retention") or Retention()
-        self._engine = Engine(_store_maker(self.url, where, kept), SystemClock(), queues=_checked_queues(queues))
+        declared = _checked_queues(queues)
+        self._engine = Engine(_store_maker(self.url, where, kept, declared), SystemClock(), queues=declared)
         self.jobs = Jobs(self._engine)
         self.dead = Dead(self._engine)
         self.queues = Queues(self._engine)
@@ -221,7 +222,7 @@ def _chosen_url(given: str | None) -> tuple[str, str]:
     return (from_environment, "HOLDFAST_URL: ") if from_environment else (DEFAULT_URL, "")
 
 
-def _store_maker(url: str, where: str, retention: Retention) -> Callable[[], Store]:
+def _store_maker(url: str, where: str, retention: Retention, queues: Sequence[Queue]) -> Callable[[], Store]:
     """What opens the database of a URL. Everything that can be wrong with the URL is found here, without opening it."""
     try:
         scheme = urlsplit(url).scheme
@@ -230,7 +231,7 @@ def _store_maker(url: str, where: str, retention: Retention) -> Callable[[], Sto
     match scheme:
         case "sqlite":
             path = _sqlite_path(url, where)
-            return lambda: SqliteStore(path, retention=retention)
+            return lambda: SqliteStore(path, retention=retention, queues=queues)
         case "memory":
             store = MemoryStore(retention=retention)
             return lambda: store

@@ -55,7 +55,7 @@ class Engine:
         self._lock = native.make_lock()
         self._store: Store | None = None
         self._process = 0
-        self._is_ready = False
+        self._is_declared = False
         self._definitions: dict[str, tuple[float, PublishedTask]] = {}
 
     # ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -76,22 +76,28 @@ class Engine:
             self._store.abandon()
         self._lock = native.make_lock()
         self._endings = Endings()
-        self._is_ready = False
+        self._is_declared = False
         self._process = os.getpid()
 
     async def ready(self) -> Store:
-        """The store, open, with the queues declared."""
+        """The store, open."""
         store = self.store
-        if not self._is_ready:
+        await store.open()
+        return store
+
+    async def declared(self) -> Store:
+        """The store, open, with the queues declared that the code names."""
+        store = self.store
+        if not self._is_declared:
             await store.open()
             if self._queues:
                 await store.declare_queues(self._queues)
-            self._is_ready = True
+            self._is_declared = True
         return store
 
     async def close(self) -> None:
         store, self._store = self._store, None
-        self._is_ready = False
+        self._is_declared = False
         if store is not None and self._process == os.getpid():
             await store.close()
 
@@ -149,13 +155,13 @@ class Engine:
 
     async def enqueue(self, jobs: Sequence[NewJob], wait: timedelta, tx: object | None = None) -> list[Enqueued]:
         """Enqueue all or none, waiting for room in a full queue; QueueFull if there is none in time."""
-        store = self._store if self._is_ready and self._process == os.getpid() else None
-        if store is None:
-            store = await self.ready()
+        if tx is not None:
+            return await self.store.enqueue(jobs, tx)  # not made ready: the caller's transaction may hold the lock
+        store = await self.declared()
         try:
-            return await store.enqueue(jobs, tx)
+            return await store.enqueue(jobs)
         except QueueFull as full:
-            if tx is not None or not wait or full.never_fits:
+            if not wait or full.never_fits:
                 raise
         return await self._enqueue_when_there_is_room(store, jobs, wait)
 
@@ -181,8 +187,6 @@ class Engine:
     def enqueue_in(self, tx: object, jobs: Sequence[NewJob], instead: str) -> list[Enqueued]:
         """Enqueue on a synchronous connection of the caller's, in the caller's thread."""
         refuse_on_a_loop(instead)
-        if self._queues and not self._is_ready:
-            self.wait(self.ready(), instead)  # or the bounds that the code declares would not be known
         return self.store.enqueue_in(tx, jobs)
 
     # ── results ──────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -149,7 +149,7 @@ class Queues(Namespace):
 
     async def alist(self) -> list[QueueRecord]:
         """All queues that were ever used or declared, by name."""
-        return await (await self._engine.ready()).queues()
+        return await (await self._engine.declared()).queues()
 
     def list(self) -> list[QueueRecord]:
         """`alist` for synchronous code."""
@@ -157,7 +157,7 @@ class Queues(Namespace):
 
     async def apause(self, queue: str) -> None:
         """Claim nothing from it any more. What runs goes on, and it can still be enqueued to."""
-        await (await self._engine.ready()).pause(check_name(queue, "queue"))
+        await (await self._engine.declared()).pause(check_name(queue, "queue"))
 
     def pause(self, queue: str) -> None:
         """`apause` for synchronous code."""
@@ -165,7 +165,7 @@ class Queues(Namespace):
 
     async def aresume(self, queue: str) -> None:
         """Claim from it again."""
-        await (await self._engine.ready()).resume(check_name(queue, "queue"))
+        await (await self._engine.declared()).resume(check_name(queue, "queue"))
 
     def resume(self, queue: str) -> None:
         """`aresume` for synchronous code."""
@@ -173,7 +173,7 @@ class Queues(Namespace):
 
     async def abound(self, queue: str, bound: int | None) -> None:
         """Set how many jobs may wait in it, over what the code says; None goes back to that."""
-        await (await self._engine.ready()).set_bound(check_name(queue, "queue"), bound)
+        await (await self._engine.declared()).set_bound(check_name(queue, "queue"), bound)
 
     def bound(self, queue: str, bound: int | None) -> None:
         """`abound` for synchronous code."""

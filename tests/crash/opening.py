@@ -27,13 +27,13 @@ def store_with(path: str | Path, extra: dict[str, Any] | None) -> SqliteStore:
 
 
 async def open_together(line: Line, path: str, extra: dict[str, Any] | None = None) -> None:
-    """Open the file when told, enqueue one job, and say which database it is."""
+    """Open the file when told, enqueue one job, and say which."""
     store, job = store_with(path, extra), new_job()
     line.say("ready")
     line.hear("go")
     await store.open()
     await store.enqueue([job])
-    line.say("opened", instance=str(store._instance), key=job.id.hex)
+    line.say("opened", key=job.id.hex)
     await store.close()
 
 

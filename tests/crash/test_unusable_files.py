@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import StoreUnavailable, WrongDatabase
 from holdfast.stores.sqlite import SqliteStore
 from tests.crash.audit import check_usable, new_job, opened
 from tests.crash.nursery import Nursery
@@ -122,8 +122,8 @@ async def test_a_file_that_root_has_used_first_stays_usable_for_those_who_may_wr
         assert actor.hear("done") == {"error": None, "message": ""}
 
 
-async def test_a_synchronous_transaction_on_a_missing_folder_is_told(tmp_path: Path) -> None:
-    with closing(sqlite3.connect(":memory:")) as raw, pytest.raises(StoreUnavailable, match="Create it"):
+async def test_a_transaction_elsewhere_is_told_also_if_our_own_folder_is_missing(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(":memory:")) as raw, pytest.raises(WrongDatabase, match="Pass one to that file"):
         SqliteStore(tmp_path / "missing" / "jobs.db").enqueue_in(raw, [new_job()])
 
 

@@ -1564,7 +1564,7 @@ def test_a_connection_of_another_thread_is_refused(file_shop: Shop, tx: sqlite3.
     thread.join()
     [error] = errors
     assert isinstance(error, InvalidOption)
-    assert "Use the connection in the thread it belongs to" in str(error)
+    assert "in the thread it belongs to" in str(error)
     assert file_shop.hf.jobs.count() == 0
 
 
@@ -1587,6 +1587,37 @@ def test_a_transaction_that_has_read_an_older_state_is_told_to_begin_anew(
     with tx:
         file_shop.send_receipt.options(tx=tx).enqueue(2)
     assert file_shop.hf.jobs.count() == 2
+
+
+@pytest.mark.parametrize("is_committed", [True, False])
+@pytest.mark.parametrize("is_async", [True, False])
+def test_the_tables_of_a_new_file_come_with_the_transaction_that_needs_them(
+    tmp_path: Path, is_committed: bool, is_async: bool
+) -> None:
+    path = tmp_path / "new.db"
+    shop = Shop(f"sqlite:///{path}")
+    with closing(sqlite3.connect(path)) as tx:
+        tx.execute("create table orders (id integer primary key)")
+        tx.execute("insert into orders default values")
+        task = shop.send_receipt.options(tx=tx)
+        job = asyncio.run(task.aenqueue(1)) if is_async else task.enqueue(1)
+        if is_committed:
+            tx.commit()
+        else:
+            tx.rollback()
+    assert shop.hf.jobs.count() == is_committed
+    if is_committed:
+        assert job.state() is JobState.PENDING
+    shop.hf.close()
+
+
+def test_reading_does_not_wait_for_a_transaction_of_the_callers_own(file_shop: Shop, tx: sqlite3.Connection) -> None:
+    first = file_shop.send_receipt.enqueue(1)
+    fresh = Shop(file_shop.url)
+    with tx:
+        tx.execute("insert into orders (id) values (7)")
+        assert fresh.hf.job(first.id).state() is JobState.PENDING
+    fresh.hf.close()
 
 
 def test_the_first_use_of_an_app_may_be_in_a_transaction(file_shop: Shop, path: Path, tx: sqlite3.Connection) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 from holdfast.errors import InvalidOption, WrongDatabase
 from holdfast.job import NewJob
-from holdfast.store import Enqueued
+from holdfast.store import Enqueued, Queue
 from holdfast.stores.sqlite.connection import translate
+from holdfast.stores.sqlite.migrate import Migration, bring_up_to_date
 from holdfast.stores.sqlite.statements import Parameters
 from holdfast.stores.sqlite.transaction import Transaction
 
@@ -31,8 +33,18 @@ class BorrowedConnection:
         return self._cursor.execute(sql, parameters).rowcount
 
 
-def enqueue_on(tx: object, jobs: Sequence[NewJob], path: Path, instance: UUID, now: datetime) -> list[Enqueued]:
-    """Insert jobs that exist if and only if the caller commits. A refusal undoes only what was done here."""
+def enqueue_on(
+    tx: object,
+    jobs: Sequence[NewJob],
+    path: Path,
+    migrations: Sequence[Migration],
+    declared: Mapping[str, Queue],
+    now: datetime,
+) -> list[Enqueued]:
+    """Insert jobs that exist if and only if the caller commits. A refusal undoes only what was done here.
+
+    In a new file the tables are made in the same transaction: another connection could not, while this one writes.
+    """
     if not isinstance(tx, sqlite3.Connection):
         raise WrongDatabase(
             f"tx= is a {type(tx).__name__}, but this app's database is the SQLite file {path}. "
@@ -40,39 +52,43 @@ def enqueue_on(tx: object, jobs: Sequence[NewJob], path: Path, instance: UUID, n
         )
     try:
         connection = BorrowedConnection(tx)
-        _check_database(connection, path, instance)
+        _check_database(connection, path)
         _check_transaction(tx, connection)
-        return _enqueue(connection, jobs, now)
+        with _savepoint(connection):
+            bring_up_to_date(connection, migrations, path)
+            is_careful = any(new.is_repeat for new in jobs)
+            transaction = Transaction(connection, now, is_careful=is_careful, declared=declared)
+            answers = transaction.enqueue(jobs)
+            transaction.finish()
+            return answers
     except sqlite3.ProgrammingError as error:
         raise InvalidOption(
-            f"tx= can't be used here: {error}. Use the connection in the thread it belongs to."
+            f"tx= can't be used here: {error}. Use an open connection, in the thread it belongs to."
         ) from error
     except sqlite3.Error as error:
         raise translate(error, path) from error
 
 
-def _enqueue(connection: BorrowedConnection, jobs: Sequence[NewJob], now: datetime) -> list[Enqueued]:
+@contextmanager
+def _savepoint(connection: BorrowedConnection) -> Iterator[None]:
     connection.execute("savepoint holdfast")
     try:
-        transaction = Transaction(connection, now, is_careful=any(new.is_repeat for new in jobs))
-        answers = transaction.enqueue(jobs)
-        transaction.finish()
+        yield
     except BaseException:
         connection.execute("rollback to holdfast")
         connection.execute("release holdfast")
         raise
     connection.execute("release holdfast")
-    return answers
 
 
-def _check_database(connection: BorrowedConnection, path: Path, instance: UUID) -> None:
+def _check_database(connection: BorrowedConnection, path: Path) -> None:
+    """It is ours if it is the very same file."""
+    main = connection.execute("pragma database_list")[0][2]
     try:
-        found = connection.execute("select value from holdfast_meta where key = 'instance'")
-    except sqlite3.OperationalError as error:
-        if "no such table" not in str(error):
-            raise
-        found = []
-    if not found or UUID(bytes=found[0][0]) != instance:
+        is_ours = os.path.samefile(main if isinstance(main, str) else bytes(main), path)
+    except (OSError, TypeError):
+        is_ours = False
+    if not is_ours:
         raise WrongDatabase(
             f"tx= is a connection to another database than Holdfast's own, {path}. Pass one to that file."
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -47,7 +48,7 @@ class Connection:
             if is_reader:
                 self.execute("pragma query_only = on")
                 return
-            ((mode,),) = self.execute("pragma journal_mode = wal")
+            mode = self._enter_wal_mode()
             if mode != "wal":
                 raise StoreUnavailable(
                     f"{self.path} can't be put into WAL mode (it is in {mode!r}): the file or its folder is read-only, "
@@ -55,6 +56,19 @@ class Connection:
                 )
             self.execute("pragma synchronous = full")
             self.execute("pragma journal_size_limit = 67108864")
+
+    def _enter_wal_mode(self) -> str:
+        """Nobody else may be writing at that moment, and here SQLite does not wait by itself."""
+        give_up_at = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                ((mode,),) = self.execute("pragma journal_mode = wal")
+            except sqlite3.OperationalError as error:
+                if not error.sqlite_errorname.startswith("SQLITE_BUSY") or time.monotonic() > give_up_at:
+                    raise
+                native.sleep(0.01)
+            else:
+                return str(mode)
 
     def execute(self, sql: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
         return self.raw.execute(sql, parameters).fetchall()
@@ -69,11 +83,15 @@ class Connection:
             self.execute(f"pragma synchronous = {'full' if is_wanted else 'normal'}")
             self._is_full = is_wanted
 
-    def wait_for_lock(self, seconds: float) -> None:
-        """How long others may hold the write lock before the next transaction is given up."""
-        if seconds != self._patience:
-            self.execute(f"pragma busy_timeout = {round(seconds * 1000)}")
-            self._patience = seconds
+    def wait_for_lock(self, waited: float) -> None:
+        """Give up the next transaction if others hold the write lock for too long.
+
+        Whoever `waited` for its turn waited for the same lock, and does not start counting anew.
+        """
+        patience = BUSY_SECONDS if waited < 0.1 else max(BUSY_SECONDS - waited, 0.05)
+        if patience != self._patience:
+            self.execute(f"pragma busy_timeout = {round(patience * 1000)}")
+            self._patience = patience
 
     def roll_back(self) -> None:
         if self.raw.in_transaction:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import re
 import sqlite3
-import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
-from uuid import UUID
+from pathlib import Path
 
 from holdfast.errors import SchemaOutdated, SchemaTooNew
 from holdfast.stores.sqlite.connection import Connection, translate
+from holdfast.stores.sqlite.statements import Executor
 
 _BOOKKEEPING = (
     """create table if not exists holdfast_migrations (
         number integer primary key, name text not null, applied_at text not null default current_timestamp)""",
-    "create table if not exists holdfast_meta (key text primary key, value blob not null) without rowid",
 )
 _FILE_NAME = re.compile(r"(\d{4})_(\w+)\.sql")
 
@@ -50,47 +49,18 @@ def shipped_migrations(folder: Traversable | None = None) -> list[Migration]:
     return sorted(migrations, key=lambda migration: migration.number)
 
 
-def migrate(connection: Connection, migrations: list[Migration]) -> UUID:
-    """Bring the file to the newest of these migrations, whole or not at all, and return its instance id.
+def migrate(connection: Connection, migrations: Sequence[Migration]) -> None:
+    """Bring the file to the newest of these migrations, whole or not at all.
 
     The caller holds the turn, so that two processes that open a new file don't get in each other's way.
     """
-    known = migrations[-1].number
-    applied = _applied(connection)
-    if applied > known:
-        raise SchemaTooNew(
-            f"{connection.path} has schema {applied}, and this version of Holdfast knows {known}. "
-            "Upgrade the holdfast package in this process."
-        )
-    if applied < known:
-        _apply(connection, migrations, applied)
-    ((instance,),) = connection.execute("select value from holdfast_meta where key = 'instance'")
-    return UUID(bytes=instance)
-
-
-def _applied(connection: Connection) -> int:
-    ((exists,),) = connection.execute("select count(*) from sqlite_master where name = 'holdfast_migrations'")
-    if not exists:
-        return 0
-    ((number,),) = connection.execute("select coalesce(max(number), 0) from holdfast_migrations")
-    return int(number)
-
-
-def _apply(connection: Connection, migrations: list[Migration], found: int) -> None:
+    found = _applied(connection)
+    if found == migrations[-1].number:
+        return
     connection.wait_for_disk(True)
     try:
         connection.execute("begin immediate")
-        for statement in _BOOKKEEPING:
-            connection.execute(statement)
-        applied = _applied(connection)  # once more under the lock: it may have been done meanwhile
-        for migration in migrations:
-            if migration.number > applied:
-                for statement in migration.statements():
-                    connection.execute(statement)
-                connection.execute(
-                    "insert into holdfast_migrations (number, name) values (?, ?)", (migration.number, migration.name)
-                )
-        connection.execute("insert or ignore into holdfast_meta values ('instance', ?)", (uuid.uuid4().bytes,))
+        bring_up_to_date(connection, migrations, connection.path)
         connection.execute("commit")
     except sqlite3.Error as error:
         connection.roll_back()
@@ -103,3 +73,32 @@ def _apply(connection: Connection, migrations: list[Migration], found: int) -> N
     except BaseException:
         connection.roll_back()
         raise
+
+
+def bring_up_to_date(connection: Executor, migrations: Sequence[Migration], path: Path) -> None:
+    """Apply the migrations that are missing, in the transaction that is open."""
+    applied, known = _applied(connection), migrations[-1].number
+    if applied > known:
+        raise SchemaTooNew(
+            f"{path} has schema {applied}, and this version of Holdfast knows {known}. "
+            "Upgrade the holdfast package in this process."
+        )
+    if applied == known:
+        return
+    for statement in _BOOKKEEPING:
+        connection.execute(statement)
+    for migration in migrations:
+        if migration.number > applied:
+            for statement in migration.statements():
+                connection.execute(statement)
+            connection.execute(
+                "insert into holdfast_migrations (number, name) values (?, ?)", (migration.number, migration.name)
+            )
+
+
+def _applied(connection: Executor) -> int:
+    ((exists,),) = connection.execute("select count(*) from sqlite_master where name = 'holdfast_migrations'")
+    if not exists:
+        return 0
+    ((number,),) = connection.execute("select coalesce(max(number), 0) from holdfast_migrations")
+    return int(number)

@@ -17,7 +17,7 @@ from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, OutcomeUnknown, StoreError, StoreUnavailable
 from holdfast.job import NewJob
 from holdfast.store import Hint, HintKind
-from holdfast.stores.sqlite.connection import BUSY_SECONDS, Access, Connection, translate
+from holdfast.stores.sqlite.connection import Access, Connection, translate
 from holdfast.stores.sqlite.transaction import Transaction
 from holdfast.stores.sqlite.turns import Turn
 
@@ -46,7 +46,7 @@ class Operation(Generic[Result]):
     `work` may raise a HoldfastError only before it has written anything.
     """
 
-    __slots__ = ("error", "future", "is_durable", "is_last", "jobs", "loop", "result", "weight", "work")
+    __slots__ = ("error", "future", "is_durable", "is_last", "jobs", "loop", "needs_lock", "result", "weight", "work")
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class Operation(Generic[Result]):
         *,
         is_durable: bool = True,
         is_last: bool = False,
+        needs_lock: bool = True,
         weight: int = 1,
         jobs: Sequence[NewJob] = (),
     ) -> None:
@@ -62,6 +63,8 @@ class Operation(Generic[Result]):
         """It must be on the disk when it returns."""
         self.is_last = is_last
         """After it, the session is closed."""
+        self.needs_lock = needs_lock
+        """Without it, all it wants is that the file is open."""
         self.weight = weight
         self.jobs = jobs
         """What it enqueues: if its commit fails halfway, they may be there all the same."""
@@ -111,6 +114,9 @@ class Session:
 
     def _run_together(self, operations: list[Operation[Any]]) -> None:
         try:
+            if not any(operation.needs_lock for operation in operations):
+                self._open()
+                return
             self._commit(operations, is_durable=any(operation.is_durable for operation in operations))
         except CannotBegin as error:
             _fail(operations, error.reason)
@@ -157,14 +163,23 @@ class Session:
         if hints:
             self._signals.send(hints)
 
+    def _open(self) -> None:
+        """Open the file, which needs the lock only if its tables are to be made."""
+        try:
+            with self._turn:
+                self._access.connection()
+        except sqlite3.Error as error:
+            raise CannotBegin(translate(error, self._path)) from error
+        except HoldfastError as error:
+            raise CannotBegin(error) from error
+
     def _begin(self, is_durable: bool, waited: float) -> Connection:
         """Open a transaction, and the file if need be. What fails here would fail for each operation alone, too."""
         try:
             self._mend_log()
             connection = self._access.connection()
             connection.wait_for_disk(is_durable)
-            # Whoever waited for its turn waited for the same lock, and does not start counting anew.
-            connection.wait_for_lock(BUSY_SECONDS if waited < 0.1 else max(BUSY_SECONDS - waited, 0.05))
+            connection.wait_for_lock(waited)
             connection.execute("begin immediate")
         except sqlite3.Error as error:
             raise CannotBegin(translate(error, self._path)) from error

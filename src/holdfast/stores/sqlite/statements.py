@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, Protocol
 
 Parameters = Sequence[Any]
-Execute = Callable[[str, Parameters], list[tuple[Any, ...]]]
 
 _LARGEST_CHUNK = 512
 _ROWS = re.compile(r"/\*rows\*/(.*?)/\*rows\*/", re.DOTALL)
@@ -22,6 +21,18 @@ _TEXTS = {
     for file in resources.files("holdfast.stores.sqlite").joinpath("sql").iterdir()
     if file.name.endswith(".sql")
 }
+
+
+class Executor(Protocol):
+    """What can execute them: a connection of ours, or the caller's own."""
+
+    def execute(self, sql: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]:
+        """The rows that a statement answers with."""
+        ...
+
+    def change(self, sql: str, parameters: Parameters = ()) -> int:
+        """How many rows a statement has changed."""
+        ...
 
 
 @cache

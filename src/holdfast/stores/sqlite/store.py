@@ -48,7 +48,7 @@ from holdfast.store import (
 from holdfast.stores.hints import HintHub
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.borrowed import enqueue_on
-from holdfast.stores.sqlite.connection import Access, Connection, translated
+from holdfast.stores.sqlite.connection import Connection
 from holdfast.stores.sqlite.doorbell import Doorbell
 from holdfast.stores.sqlite.migrate import Migration, migrate, shipped_migrations
 from holdfast.stores.sqlite.reader import Reader
@@ -56,7 +56,6 @@ from holdfast.stores.sqlite.search import Search
 from holdfast.stores.sqlite.session import NeedsCare, NeedsDisk, Operation, Session
 from holdfast.stores.sqlite.statements import chunks, records_statement, statement
 from holdfast.stores.sqlite.transaction import OpenQueue, Transaction
-from holdfast.stores.sqlite.turns import Turn
 from holdfast.stores.sqlite.writer import Writer
 
 _BATCH = 1000
@@ -72,13 +71,16 @@ class SqliteStore:
         *,
         clock: Clock | None = None,
         retention: Retention | None = None,
+        queues: Sequence[Queue] = (),
         migrations: Sequence[Migration] | None = None,
     ) -> None:
+        """The bounds of `queues` hold in transactions of the caller's own, even before they are declared."""
         self.path = Path(path).absolute()
         self._clock = clock or SystemClock()
         self._retention = retention or Retention()
         self._migrations = list(migrations or shipped_migrations())
-        self._instance: UUID | None = None
+        self._declared = {queue.name: queue for queue in queues}
+        self._is_open = False
         self._hub = HintHub()
         self._writer = Writer(lambda: Session(self.path, self._connect, self._clock, self))
         self._reader = Reader(self.path)
@@ -91,14 +93,15 @@ class SqliteStore:
     # ── lifetime ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def open(self) -> None:
-        if self._instance is None:
-            await self._writer.run(Operation(lambda _: None, is_durable=False))
+        if not self._is_open:
+            await self._writer.run(Operation(lambda _: None, needs_lock=False))
+            self._is_open = True
 
     def _connect(self) -> Connection:
         """Open the file and bring it up to date; in the writer's thread, while it has its turn."""
         connection = Connection(self.path)
         try:
-            self._instance = migrate(connection, self._migrations)
+            migrate(connection, self._migrations)
         except BaseException:
             connection.close()
             raise
@@ -142,7 +145,6 @@ class SqliteStore:
 
     async def enqueue(self, jobs: Sequence[NewJob], tx: object | None = None) -> list[Enqueued]:
         if tx is not None:
-            await self.open()
             return self.enqueue_in(tx, jobs)
         check_batch(len(jobs))
         work = Operation(lambda it: it.enqueue(jobs), weight=len(jobs), jobs=jobs)
@@ -150,18 +152,7 @@ class SqliteStore:
 
     def enqueue_in(self, tx: object, jobs: Sequence[NewJob]) -> list[Enqueued]:
         check_batch(len(jobs))
-        return enqueue_on(tx, jobs, self.path, self._instance_now(), self._clock.now())
-
-    def _instance_now(self) -> UUID:
-        """Which database this is. A synchronous caller that comes first opens the file for a moment."""
-        if self._instance is None:
-            turn, access = Turn(self.path), Access(self._connect)
-            with access.reserved(), turn, translated(self.path):
-                access.connection()
-                access.drop()
-            turn.close()
-        assert self._instance is not None
-        return self._instance
+        return enqueue_on(tx, jobs, self.path, self._migrations, self._declared, self._clock.now())
 
     async def claim(self, worker: UUID, token: UUID, demand: Mapping[str, int]) -> list[ClaimedJob]:
         is_durable = not self._strict_queues.isdisjoint(demand)
@@ -412,10 +403,7 @@ class SqliteStore:
     async def declare_queues(self, queues: Sequence[Queue]) -> None:
         def work(it: Transaction) -> None:
             for declared in queues:
-                queue = it.queue(declared.name)
-                queue.declared_bound = declared.bound
-                queue.scheduled_bound = declared.scheduled_bound
-                queue.is_changed = True
+                it.queue(declared.name).declare(declared)
 
         await self._writer.run(Operation(work))
 

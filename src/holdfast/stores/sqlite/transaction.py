@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any
 from uuid import UUID
 
 from msgspec.structs import replace
@@ -18,21 +18,13 @@ from holdfast.codec import fingerprint
 from holdfast.job import FINAL, Attempt, ClaimedJob, JobRecord, NewJob, Stage, counts_as_scheduled, counts_as_waiting
 from holdfast.keys import KeyName, KeyRecord
 from holdfast.moment import to_microseconds
-from holdfast.store import DEFAULT_BOUND, LONGEST_HISTORY, Enqueued, Hint, HintKind, QueueRecord
+from holdfast.store import DEFAULT_BOUND, LONGEST_HISTORY, Enqueued, Hint, HintKind, Queue, QueueRecord
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.rows import Row
-from holdfast.stores.sqlite.statements import Parameters, chunks, records_statement, statement
+from holdfast.stores.sqlite.statements import Executor, Parameters, chunks, records_statement, statement
 
 NEARLY_FULL = 0.75
 """From this part of its bound on, a queue that gets room again says so to producers that may wait for it."""
-
-
-class Executor(Protocol):
-    """What a transaction needs of a connection: ours, or the caller's own."""
-
-    def execute(self, sql: str, parameters: Parameters = ()) -> list[tuple[Any, ...]]: ...
-
-    def change(self, sql: str, parameters: Parameters = ()) -> int: ...
 
 
 class OpenQueue:
@@ -79,6 +71,12 @@ class OpenQueue:
             if refusal is not None:
                 raise refusal
 
+    def declare(self, declared: Queue) -> None:
+        """Take over the bounds from the code."""
+        self.declared_bound = declared.bound
+        self.scheduled_bound = declared.scheduled_bound
+        self.is_changed = True
+
     def add(self, waiting: int, scheduled: int) -> None:
         self.waiting += waiting
         self.scheduled += scheduled
@@ -97,8 +95,9 @@ class Transaction:
         *,
         is_durable: bool = True,
         is_careful: bool = False,
+        declared: Mapping[str, Queue] | None = None,
     ) -> None:
-        """Only the kinds of hints that are `wanted` are gathered."""
+        """Only the kinds of hints that are `wanted` are gathered. The bounds that are `declared` hold already."""
         self.now = now
         self.microseconds = to_microseconds(now)
         self.is_durable = is_durable
@@ -107,6 +106,7 @@ class Transaction:
         self.hints: dict[HintKind, tuple[set[str], set[UUID]]] = {}
         self._wanted = wanted
         self._connection = connection
+        self._declared = declared or {}
         self._queues: dict[str, OpenQueue] = {}
         self._inserts: list[Row] = []
         self._keys: dict[KeyName, KeyRecord] = {}
@@ -155,6 +155,8 @@ class Transaction:
         if queue is None:
             found = self.execute("queue", (name,))
             queue = self._queues[name] = OpenQueue(name, found[0] if found else None)
+            if name in self._declared:
+                queue.declare(self._declared[name])
         return queue
 
     def hint(self, kind: HintKind, queues: Iterable[str] = (), ids: Iterable[UUID] = ()) -> None:

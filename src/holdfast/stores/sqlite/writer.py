@@ -56,7 +56,7 @@ class Writer:
         with self._lock:
             channel, self._channel = self._channel, None
         if channel is not None:
-            last: Operation[None] = Operation(lambda _: None, is_durable=False, is_last=True)
+            last: Operation[None] = Operation(lambda _: None, needs_lock=False, is_last=True)
             closed = last.expect(asyncio.get_running_loop())
             channel.put(last)
             await closed
