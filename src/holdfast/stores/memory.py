@@ -6,7 +6,7 @@ It keeps every promise of the contract but one: what it holds dies with the proc
 from __future__ import annotations
 
 import threading
-from collections import Counter
+from collections import ChainMap, Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from datetime import datetime
@@ -126,8 +126,9 @@ class MemoryStore:
         answers: list[Enqueued] = []
         fresh: dict[UUID, NewJob] = {}
         taken: dict[KeyName, KeyRecord] = {}
+        known = ChainMap(taken, self._keys)
         for new in jobs:
-            existing = self._same_job(new, fresh) or keys.holder_of(new, self._keys | taken, now)
+            existing = self._same_job(new, fresh) or keys.holder_of(new, known, now)
             answers.append(Enqueued(existing or new.id, is_existing=existing is not None))
             if existing is None:
                 fresh[new.id] = new

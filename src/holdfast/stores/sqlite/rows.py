@@ -41,7 +41,7 @@ def _optional_id(text: str) -> UUID | None:
 
 
 def new_row(new: NewJob, now: int, place: int) -> Row:
-    """A new job as enqueue.sql takes it. What is due later has no place in the line yet."""
+    """A new job as enqueue.sql takes it. One that is due later gets another place when its time has come."""
     due_at, expires_at = now, None
     if new.at is not None:
         due_at = max(to_microseconds(new.at), now)

@@ -192,8 +192,9 @@ class Transaction:
             answers.append(Enqueued(existing or new.id, is_existing=existing is not None))
             if existing is None:
                 fresh[new.id] = new
-                taken |= keys.taken_by(new, self.now)
-                known |= taken
+                its_keys = keys.taken_by(new, self.now)
+                taken |= its_keys
+                known |= its_keys
         return answers, list(fresh.values()), taken
 
     def _insert(self, jobs: Sequence[NewJob]) -> None:
