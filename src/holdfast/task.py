@@ -40,6 +40,7 @@ class Task(Generic[P, R_co]):
         self._engine = engine
         self._plain: Prepared[P, R_co] = Prepared(self, PLAIN)
         self._is_simple = settings.idempotency_key is None and settings.unique is None and settings.expires is None
+        self._address = (settings.name, settings.queue)
         self._kind = (settings.priority, settings.max_attempts, settings.delivery)
         self.function = function
         self.settings = settings
@@ -80,7 +81,7 @@ class Task(Generic[P, R_co]):
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
         """A call to be enqueued together with others by `enqueue_many`. Its arguments are checked here."""
-        return self._plain.call(*args, **kwargs)
+        return Call(self._plain, self.signature.encode(args, kwargs))
 
     def options(self, **options: Unpack[JobOptions]) -> Prepared[P, R_co]:
         """The same task with options for single jobs: tx, queue, priority, delay, at, expires, …"""
@@ -182,9 +183,10 @@ class Prepared(Generic[P, R_co]):
 
     def new_job(self, payload: str, id: UUID) -> NewJob:
         """The job that a call with this payload becomes."""
-        settings, given = self._task.settings, self._settings
-        if given is PLAIN and self._task._is_simple:
-            return NewJob(id, settings.name, settings.queue, payload, *self._task._kind)
+        task, given = self._task, self._settings
+        if given is PLAIN and task._is_simple:
+            return NewJob(id, *task._address, payload, *task._kind)
+        settings = task.settings
         key, unique_key = self._keys(payload)
         expires_in = given.expires_in
         if expires_in is None and given.expires_at is None:
@@ -236,7 +238,8 @@ class Call(Generic[R_co]):
 
     def new_job(self, id: UUID) -> NewJob:
         """The job that it becomes, under its own id if it was given one."""
-        return self.prepared.new_job(self.payload, self.prepared._settings.id or id)
+        prepared = self.prepared
+        return prepared.new_job(self.payload, prepared._settings.id or id)
 
     def handle(self, id: UUID, existing: bool) -> Job[R_co]:
         """The handle on that job."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
@@ -173,7 +174,7 @@ class Transaction:
 
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Decide first, then write: a refusal leaves nothing behind."""
-        if not self.is_careful and all(new.is_plain for new in jobs):
+        if not self.is_careful and all(map(_is_plain, jobs)):
             self._insert(jobs)
             return [Enqueued(new.id) for new in jobs]
         answers, fresh, taken = self._resolve(jobs)
@@ -199,15 +200,7 @@ class Transaction:
 
     def _insert(self, jobs: Sequence[NewJob]) -> None:
         """Gather jobs for the next flush, if all their queues have room."""
-        if not jobs:
-            return
-        name = jobs[0].queue
-        groups = {name: jobs}
-        if any(new.queue != name for new in jobs):
-            groups = {}
-            for new in jobs:
-                groups.setdefault(new.queue, []).append(new)  # type: ignore[attr-defined]
-        prepared = [(self.queue(name), group, self._later(group)) for name, group in groups.items()]
+        prepared = [(self.queue(name), group, self._later(group)) for name, group in _by_queue(jobs).items()]
         for queue, group, scheduled in prepared:
             queue.refuse(len(group) - scheduled, scheduled)
         for queue, group, scheduled in prepared:
@@ -338,6 +331,22 @@ class Transaction:
                 self.change("save_queue", queue.row())
             if queue.has_room_again:
                 self.hint(HintKind.ROOM, (queue.name,))
+
+
+_is_plain = attrgetter("is_plain")
+
+
+def _by_queue(jobs: Sequence[NewJob]) -> dict[str, Sequence[NewJob]]:
+    """Mostly all of them go to one queue."""
+    if not jobs:
+        return {}
+    name = jobs[0].queue
+    if all(new.queue == name for new in jobs):
+        return {name: jobs}
+    groups: dict[str, list[NewJob]] = {}
+    for new in jobs:
+        groups.setdefault(new.queue, []).append(new)
+    return dict(groups)
 
 
 def _same_job(new: NewJob, fresh: Mapping[UUID, NewJob], there: Mapping[UUID, JobRecord]) -> UUID | None:
