@@ -40,7 +40,6 @@ class Task(Generic[P, R_co]):
         self._engine = engine
         self._plain: Prepared[P, R_co] = Prepared(self, PLAIN)
         self._is_simple = settings.idempotency_key is None and settings.unique is None and settings.expires is None
-        self._address = (settings.name, settings.queue)
         self._kind = (settings.priority, settings.max_attempts, settings.delivery)
         self.function = function
         self.settings = settings
@@ -183,10 +182,9 @@ class Prepared(Generic[P, R_co]):
 
     def new_job(self, payload: str, id: UUID) -> NewJob:
         """The job that a call with this payload becomes."""
-        task, given = self._task, self._settings
-        if given is PLAIN and task._is_simple:
-            return NewJob(id, *task._address, payload, *task._kind)
-        settings = task.settings
+        settings, given = self._task.settings, self._settings
+        if given is PLAIN and self._task._is_simple:
+            return NewJob(id, settings.name, settings.queue, payload, *self._task._kind)
         key, unique_key = self._keys(payload)
         expires_in = given.expires_in
         if expires_in is None and given.expires_at is None:
