@@ -335,9 +335,9 @@ def _described(annotation: Any) -> Any:
     if annotation is datetime:
         return Annotated[datetime, msgspec.Meta(extra_json_schema={"format": TIME_FORMAT})]
     inner = typing.get_args(annotation)
-    origin = typing.get_origin(annotation)
+    origin: Any = typing.get_origin(annotation)
     if origin in (list, set, frozenset, dict, tuple):
-        return origin[tuple(_described(each) for each in inner)]
+        return types.GenericAlias(origin, tuple(_described(each) for each in inner))
     if origin in (typing.Union, types.UnionType):
         return typing.Union[tuple(_described(each) for each in inner)]  # noqa: UP007 - made at run time
     return annotation
