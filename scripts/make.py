@@ -162,6 +162,8 @@ def install() -> None:
         requirements.append("pyright[nodejs]")  # pyright runs on node; this brings one along
     home = os.path.expanduser("~") or os.sep
     cache = [] if os.access(home, os.W_OK) else ["--no-cache"]
+    # The certificates of the system, as pip uses them: behind a company's proxy, uv's own don't do.
+    os.environ.setdefault("UV_SYSTEM_CERTS", "1")
     must_run([tool("uv"), "pip", "install", "--quiet", *cache, "--python", str(PYTHON), *requirements])
 
 
