@@ -11,6 +11,8 @@ import os
 from pathlib import Path
 from types import TracebackType
 
+from holdfast import forks
+
 try:
     import fcntl
 except ImportError:  # Windows: SQLite's own waiting must do
@@ -24,6 +26,7 @@ class Turn:
         self.database = database
         self._paths = (f"{database}-next", f"{database}-turn")
         self._files: list[int] = []
+        forks.watch(self)
 
     def __enter__(self) -> None:
         """Wait for it. Where the lock files can't be had, SQLite's own lock must do, and its errors tell why."""
@@ -52,6 +55,14 @@ class Turn:
         files, self._files = self._files, []
         for file in files:
             os.close(file)
+
+    def before_fork(self) -> None:
+        return
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """The files are shared with a forked child: if the parent died in its turn, the child would keep it."""
+        if in_child:
+            self.close()
 
 
 def _open(path: str) -> int:

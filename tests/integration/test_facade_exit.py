@@ -1,0 +1,171 @@
+"""Programs that use the synchronous façade end at once and in silence, closed or not."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.integration.facade import finisher, run, stored
+
+ENDS = {
+    "an enqueue": "idle.enqueue(1)",
+    "an app that was never used": "",
+    "an app in a function": """
+        def main():
+            own = Holdfast(sys.argv[1])
+            own.task(name="other")(lambda: None).enqueue()
+        main()
+    """,
+    "a result that did not come": """
+        try:
+            idle.enqueue(1).result("10ms")
+        except ResultTimeout:
+            pass
+    """,
+    "a thread that still waits": """
+        job = idle.enqueue(1)
+        for _ in range(5):
+            threading.Thread(target=job.result, daemon=True).start()
+    """,
+    "threads that still enqueue": """
+        def produce():
+            while True:
+                idle.enqueue(1)
+        for _ in range(5):
+            threading.Thread(target=produce, daemon=True).start()
+        for _ in range(50):
+            idle.enqueue(2)
+    """,
+    "an exit": """
+        idle.enqueue(1)
+        sys.exit(0)
+    """,
+    "closed twice": """
+        idle.enqueue(1)
+        hf.close()
+        hf.close()
+    """,
+    "used after close": """
+        idle.enqueue(1)
+        hf.close()
+        assert idle.enqueue(2).state() == "pending"
+        assert hf.jobs.count() == 2
+    """,
+    "used at exit": """
+        import atexit
+        idle.enqueue(1)
+        atexit.register(lambda: idle.enqueue(2))
+    """,
+    "closed at exit": """
+        import atexit
+        idle.enqueue(1)
+        atexit.register(hf.close)
+    """,
+    "an app in a cycle": """
+        hf.itself = hf
+        idle.enqueue(1)
+        del hf, echo, idle
+        import gc
+        gc.collect()
+    """,
+    "async with": """
+        import asyncio
+        async def main():
+            async with hf:
+                job = await idle.aenqueue(1)
+                try:
+                    await job.aresult("10ms")
+                except ResultTimeout:
+                    pass
+        asyncio.run(main())
+    """,
+    "asyncio without a close": """
+        import asyncio
+        async def main():
+            job = await idle.aenqueue(1)
+            waiting = asyncio.create_task(job.aresult())
+            await asyncio.sleep(0)
+        asyncio.run(main())
+    """,
+    "one loop after another": """
+        import asyncio
+        async def main():
+            job = await idle.aenqueue(1)
+            waiting = asyncio.create_task(job.aresult("30s"))
+            await job.acancel()
+            try:
+                await waiting
+            except JobCancelled:
+                return
+            raise AssertionError
+        for _ in range(3):
+            asyncio.run(main())
+            idle.enqueue(2)
+    """,
+}
+
+
+@pytest.mark.parametrize("program", ENDS.values(), ids=ENDS.keys())
+def test_a_program_ends_in_silence_after(tmp_path: Path, program: str) -> None:
+    started = time.monotonic()
+    run(tmp_path / "jobs.db", program)
+    assert time.monotonic() - started < 20, "something was waited for"
+
+
+def test_a_thread_gets_its_result_while_the_main_thread_has_ended(tmp_path: Path) -> None:
+    database = tmp_path / "jobs.db"
+    program = """
+        def work():
+            threading.main_thread().join()
+            print(echo.enqueue(1).result("30s"))
+
+        threading.Thread(target=work).start()
+    """
+    with finisher(database):
+        assert run(database, program) == "1\n"
+    assert stored(database) == [1]
+
+
+def test_close_waits_for_what_is_under_way(tmp_path: Path) -> None:
+    """What was acknowledged or not, whoever was enqueuing when the app was closed gets an answer that is true."""
+    database = tmp_path / "jobs.db"
+    program = """
+        from concurrent.futures import ThreadPoolExecutor
+        with ThreadPoolExecutor(20) as threads:
+            jobs = [threads.submit(idle.enqueue, n) for n in range(100)]
+            hf.close()
+            assert len({each.result().id for each in jobs}) == 100
+    """
+    run(database, program)
+    assert stored(database) == list(range(100))
+
+
+def test_two_loops_use_one_app_at_the_same_time(tmp_path: Path) -> None:
+    database = tmp_path / "jobs.db"
+    program = """
+        import asyncio
+        together = threading.Barrier(3)
+        results = {}
+
+        async def main(first):
+            async def one(n):
+                return await (await echo.aenqueue(n)).aresult("30s")
+
+            together.wait()
+            results[first] = await asyncio.gather(*(one(n) for n in range(first, first + 20)))
+
+        threads = [threading.Thread(target=asyncio.run, args=(main(first),)) for first in (0, 100)]
+        for thread in threads:
+            thread.start()
+        together.wait()
+        assert echo.enqueue(200).result("30s") == 200
+        for thread in threads:
+            thread.join()
+        assert results == {first: list(range(first, first + 20)) for first in (0, 100)}
+        hf.close()
+    """
+    with finisher(database):
+        run(database, program)
+    assert stored(database) == [*range(20), *range(100, 120), 200]
