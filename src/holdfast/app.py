@@ -119,18 +119,18 @@ class Holdfast:
     ) -> list[Job[T]]:
         """Enqueue calls, made by `task.call(…)`, all or none, in one transaction. Tasks may be mixed."""
         prepared = _checked_calls(calls)
-        if not prepared:
-            return []
-        answers = await self._engine.enqueue(self._new_jobs(prepared), parse_span(wait, "wait"), tx)
-        return _handles(prepared, answers)
+        jobs = self._new_jobs(prepared)
+        return _handles(prepared, await self._engine.enqueue(jobs, parse_span(wait, "wait"), tx) if jobs else [])
 
     def enqueue_many(self, calls: Iterable[Call[T]], *, tx: object | None = None, wait: Span = "5s") -> list[Job[T]]:
         """`aenqueue_many` for synchronous code. With `tx`, the inserts run in this thread on that connection."""
-        if tx is None:
-            return self._engine.wait(self.aenqueue_many(calls, wait=wait), "hf.aenqueue_many")
         prepared = _checked_calls(calls)
-        answers = self._engine.enqueue_in(tx, self._new_jobs(prepared), "hf.aenqueue_many") if prepared else []
-        return _handles(prepared, answers)
+        jobs, patience, instead = self._new_jobs(prepared), parse_span(wait, "wait"), "hf.aenqueue_many"
+        if not jobs:
+            return []
+        if tx is None:
+            return _handles(prepared, self._engine.wait(self._engine.enqueue(jobs, patience), instead))
+        return _handles(prepared, self._engine.enqueue_in(tx, jobs, instead))
 
     def _new_jobs(self, calls: Sequence[Call[Any]]) -> list[NewJob]:
         return [call.new_job(id) for call, id in zip(calls, self._engine.ids.make_many(len(calls)), strict=True)]

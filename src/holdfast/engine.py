@@ -96,10 +96,9 @@ class Engine:
         return store
 
     async def close(self) -> None:
-        store, self._store = self._store, None
-        self._is_declared = False
-        if store is not None and self._process == os.getpid():
-            await store.close()
+        # The store stays: whoever still waits has it in hand, and it opens again on use.
+        if self._store is not None and self._process == os.getpid():
+            await self._store.close()
 
     def wait(self, coroutine: Coroutine[Any, Any, Result], instead: str) -> Result:
         """Run a coroutine for a synchronous caller."""

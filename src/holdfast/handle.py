@@ -33,17 +33,14 @@ class ResultReader(Protocol[R_co]):
         ...
 
 
-class Job(Generic[R_co]):
+class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
     """A job that was enqueued, or that is asked about by its id. Holds no connection; cheap to make and to keep."""
 
-    __slots__ = ("_engine", "_reader", "existing", "id")
-
-    def __init__(self, engine: Engine, id: UUID, reader: ResultReader[R_co], existing: bool = False) -> None:
-        self._engine = engine
-        self._reader = reader
-        self.id = id
-        self.existing = existing
-        """The job was there before: its idempotency key, unique key or id was known."""
+    _engine: Engine
+    id: UUID
+    _reader: ResultReader[R_co]
+    existing: bool = False
+    """The job was there before: its idempotency key, unique key or id was known."""
 
     def __repr__(self) -> str:
         return f"<Job {self.id}{' (existing)' if self.existing else ''}>"

@@ -7,6 +7,8 @@ from dataclasses import fields
 from typing import Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar, Unpack, overload
 from uuid import UUID
 
+import msgspec
+
 from holdfast.codec import fingerprint
 from holdfast.context import Context
 from holdfast.engine import Engine
@@ -158,19 +160,24 @@ class Prepared(Generic[P, R_co]):
     async def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
         """Hand a job over. When this returns it is on disk, and will run; with `tx`, as soon as that commits."""
         task, settings = self._task, self._settings
-        engine = task._engine
-        new = self.new_job(task.signature.encode(args, kwargs), settings.id or engine.ids.make())
-        (answer,) = await engine.enqueue([new], settings.wait, settings.tx)
-        return Job(engine, answer.id, task, answer.is_existing)
+        new = self._new(args, kwargs)
+        (answer,) = await task._engine.enqueue([new], settings.wait, settings.tx)
+        return Job(task._engine, answer.id, task, answer.is_existing)
 
     def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]:
         """`aenqueue` for synchronous code. With `tx`, the insert runs in this thread on that connection."""
-        engine = self._task._engine
-        if self._settings.tx is None:
-            return engine.wait(self.aenqueue(*args, **kwargs), f"{self._task.__name__}.aenqueue")
-        new = self.new_job(self._task.signature.encode(args, kwargs), self._settings.id or engine.ids.make())
-        (answer,) = engine.enqueue_in(self._settings.tx, [new], f"{self._task.__name__}.options(tx=…).aenqueue")
-        return Job(engine, answer.id, self._task, answer.is_existing)
+        task, settings = self._task, self._settings
+        engine, instead = task._engine, f"{task.__name__}.aenqueue"
+        new = self._new(args, kwargs)
+        if settings.tx is None:
+            (answer,) = engine.wait(engine.enqueue([new], settings.wait), instead)
+        else:
+            (answer,) = engine.enqueue_in(settings.tx, [new], instead)
+        return Job(engine, answer.id, task, answer.is_existing)
+
+    def _new(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> NewJob:
+        task = self._task
+        return self.new_job(task.signature.encode(args, kwargs), self._settings.id or task._engine.ids.make())
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
         """A call to be enqueued together with others by `enqueue_many`. Its arguments are checked here."""
@@ -222,14 +229,11 @@ class Prepared(Generic[P, R_co]):
         return key, unique_key
 
 
-class Call(Generic[R_co]):
+class Call(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
     """A call of a task whose arguments were checked, ready to be enqueued."""
 
-    __slots__ = ("payload", "prepared")
-
-    def __init__(self, prepared: Prepared[Any, R_co], payload: str) -> None:
-        self.prepared = prepared
-        self.payload = payload
+    prepared: Prepared[Any, R_co]
+    payload: str
 
     def __repr__(self) -> str:
         return f"<{self.prepared._task.name}.call(…)>"  # arguments may be secret

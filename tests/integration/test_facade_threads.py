@@ -161,3 +161,40 @@ def test_without_files_to_open_a_call_fails_and_a_later_one_works(tmp_path: Path
         assert idle.enqueue(2).state() == "pending"
     """
     run(tmp_path / "jobs.db", program)
+
+
+def test_a_wait_that_outlives_a_close_leaves_nothing_open(tmp_path: Path) -> None:
+    program = """
+        import time
+        job = idle.enqueue(1)
+
+        def wait():
+            try:
+                job.result("2500ms")  # long enough to look at the job again after the close
+            except ResultTimeout:
+                pass
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        while not os.path.isdir(sys.argv[1].removeprefix("sqlite:///") + "-bells"):
+            time.sleep(0.001)
+        hf.close()
+        waiter.join()
+        hf.close()
+        deadline = time.monotonic() + 10
+        while len(os.listdir("/proc/self/task")) > 1:
+            assert time.monotonic() < deadline, os.listdir("/proc/self/task")
+            time.sleep(0.01)
+    """
+    run(tmp_path / "jobs.db", program)
+
+
+def test_what_makes_the_calls_runs_in_the_callers_thread(tmp_path: Path) -> None:
+    program = """
+        def calls():
+            assert threading.current_thread() is threading.main_thread()
+            yield echo.call(1)
+
+        assert len(hf.enqueue_many(calls())) == 1
+    """
+    run(tmp_path / "jobs.db", program)

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from holdfast import native
 from holdfast.errors import StoreUnavailable
+from holdfast.line import Line
 from holdfast.stores.sqlite.connection import Access, Connection, translated
 
 Result = TypeVar("Result")
@@ -62,7 +63,7 @@ class Reader:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = native.make_lock()
-        self._channel: native.Channel[Answer | None] | None = None
+        self._line: Line[Answer | None] | None = None
 
     async def read(self, question: Callable[[Connection], Result]) -> Result:
         """Answer a question about the last commit."""
@@ -82,18 +83,18 @@ class Reader:
 
     def _put(self, answer: Answer) -> None:
         with self._lock:
-            if self._channel is None:
-                channel: native.Channel[Answer | None] = native.Channel()
+            if self._line is None:
+                line: Line[Answer | None] = Line()
                 desk = Desk(self._path)
-                native.start_thread(lambda: _serve(channel, desk))
-                self._channel = channel
-            self._channel.put(answer)
+                native.start_thread(lambda: _serve(line, desk))
+                self._line = line
+            self._line.put(answer)
 
     async def close(self) -> None:
         """Answer what was asked, close the file, and let the thread end."""
         with self._lock:
-            channel, self._channel = self._channel, None
-        if channel is not None:
+            line, self._line = self._line, None
+        if line is not None:
             loop = asyncio.get_running_loop()
             closed: asyncio.Future[None] = loop.create_future()
 
@@ -101,19 +102,20 @@ class Reader:
                 desk.close()
                 _call(loop, _succeed, closed, None)
 
-            channel.put(close)
-            channel.put(None)
+            line.put(close)
+            line.put(None)
             await closed
 
     def abandon(self) -> None:
         """In a forked child: the thread is gone, and its connection is the parent's."""
-        self._channel = None
+        self._line = None
         self._lock = native.make_lock()
 
 
-def _serve(channel: native.Channel[Answer | None], desk: Desk) -> None:
-    while (answer := channel.get()) is not None:
+def _serve(line: Line[Answer | None], desk: Desk) -> None:
+    while (answer := line.get()) is not None:
         answer(desk)
+    line.rest()
 
 
 def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *arguments: Any) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from holdfast import native
+from holdfast.line import Line
 from holdfast.stores.sqlite.session import Operation, Session
 
 Result = TypeVar("Result")
@@ -26,70 +27,94 @@ class Writer:
     def __init__(self, make_session: Callable[[], Session]) -> None:
         self._make_session = make_session
         self._lock = native.make_lock()
-        self._channel: native.Channel[Operation[Any]] | None = None
+        self._line: Line[list[Operation[Any]]] | None = None
         self._places: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
+        self._gathered: dict[asyncio.AbstractEventLoop, list[Operation[Any]]] = {}
 
     async def run(self, operation: Operation[Result]) -> Result:
         """Run an operation and wait for its commit. Cancelling the caller does not undo it, nor disturb the others."""
         loop = asyncio.get_running_loop()
         async with self._places.get(loop) or self._new_places(loop):
             future = operation.expect(loop)
-            self._put(operation)
+            gathered = self._gathered.get(loop)
+            if gathered is None:
+                # What else comes in this turn of the loop goes along: one hand-over, one transaction.
+                gathered = self._gathered[loop] = []
+                loop.call_soon(self._hand_over, loop)
+            gathered.append(operation)
             return await future
 
     def _new_places(self, loop: asyncio.AbstractEventLoop) -> asyncio.Semaphore:
         for other in [other for other in self._places if other.is_closed()]:
             self._places.pop(other, None)
+            self._gathered.pop(other, None)
         return self._places.setdefault(loop, asyncio.Semaphore(MOST_QUEUED))
 
-    def _put(self, operation: Operation[Any]) -> None:
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        operations = self._gathered.pop(loop, None)
+        if operations:
+            try:
+                self._put(operations)
+            except Exception as error:  # no thread could be started
+                _fail(operations, error)
+
+    def _put(self, operations: list[Operation[Any]]) -> None:
         with self._lock:
-            if self._channel is None:
-                channel: native.Channel[Operation[Any]] = native.Channel()
+            if self._line is None:
+                line: Line[list[Operation[Any]]] = Line()
                 session = self._make_session()
-                native.start_thread(lambda: _serve(channel, session))
-                self._channel = channel
-            self._channel.put(operation)
+                native.start_thread(lambda: _serve(line, session))
+                self._line = line
+            self._line.put(operations)
 
     async def close(self) -> None:
         """Finish what was submitted, close the file, and let the thread end. The next operation starts another one."""
+        loop = asyncio.get_running_loop()
+        self._hand_over(loop)
         with self._lock:
-            channel, self._channel = self._channel, None
-        if channel is not None:
+            line, self._line = self._line, None
+        if line is not None:
             last: Operation[None] = Operation(lambda _: None, needs_lock=False, is_last=True)
-            closed = last.expect(asyncio.get_running_loop())
-            channel.put(last)
+            closed = last.expect(loop)
+            line.put([last])
             await closed
 
     def abandon(self) -> None:
         """In a forked child: the thread is gone, and its connection is the parent's."""
-        self._channel = None
+        self._line = None
         self._lock = native.make_lock()
         self._places.clear()
+        self._gathered.clear()
 
 
-def _serve(channel: native.Channel[Operation[Any]], session: Session) -> None:
+def _serve(line: Line[list[Operation[Any]]], session: Session) -> None:
     last: Operation[Any] | None = None
     while last is None:
-        operations = _take(channel)
+        operations = _take(line)
         last = operations.pop() if operations[-1].is_last else None
         if operations:
             session.run(operations)
             _answer(operations)
     session.close()
     _answer([last])
+    line.rest()
 
 
-def _take(channel: native.Channel[Operation[Any]]) -> list[Operation[Any]]:
-    """Wait for an operation, and take what else has gathered."""
-    operation = channel.get()
-    operations = [operation]
-    weight = operation.weight
-    while weight < _MOST_WEIGHT and not operation.is_last and not channel.empty():
-        operation = channel.get()
-        operations.append(operation)
-        weight += operation.weight
+def _take(line: Line[list[Operation[Any]]]) -> list[Operation[Any]]:
+    """Wait for operations, and take what else has gathered."""
+    operations = line.get()
+    weight = sum(operation.weight for operation in operations)
+    while weight < _MOST_WEIGHT and not operations[-1].is_last and not line.empty():
+        more = line.get()
+        operations += more
+        weight += sum(operation.weight for operation in more)
     return operations
+
+
+def _fail(operations: list[Operation[Any]], error: Exception) -> None:
+    for operation in operations:
+        if operation.future is not None and not operation.future.done():
+            operation.future.set_exception(error)
 
 
 def _answer(operations: list[Operation[Any]]) -> None:
