@@ -1,7 +1,6 @@
 """Holdfast: background jobs that survive the crash."""
 
 from holdfast.app import Holdfast
-from holdfast.codec import PayloadLimits
 from holdfast.context import Context, SoftTimeout
 from holdfast.errors import (
     ConfigurationError,
@@ -33,6 +32,7 @@ from holdfast.errors import (
 )
 from holdfast.handle import Job
 from holdfast.job import Attempt, Failure, FailureKind, JobRecord, JobState
+from holdfast.namespaces import Done
 from holdfast.options import TaskDefaults, Unique
 from holdfast.outcome import Cancel, GiveUp, PoolFull, RateLimited, Snooze, TryAgain
 from holdfast.retry import Retry
@@ -46,6 +46,7 @@ __all__ = [
     "Cancel",
     "ConfigurationError",
     "Context",
+    "Done",
     "DuplicateTask",
     "Failure",
     "FailureKind",
@@ -67,7 +68,6 @@ __all__ = [
     "NotAllowedInState",
     "OutcomeUnknown",
     "Page",
-    "PayloadLimits",
     "PayloadTooLarge",
     "PoolFull",
     "Queue",

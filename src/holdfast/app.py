@@ -133,6 +133,8 @@ class Holdfast:
         return _handles(prepared, self._engine.enqueue_in(tx, jobs, instead))
 
     def _new_jobs(self, calls: Sequence[Call[Any]]) -> list[NewJob]:
+        if any(call.engine is not self._engine for call in calls):
+            raise InvalidOption("enqueue_many() got a call of another app's task. Each app enqueues its own.")
         return [call.new_job(id) for call, id in zip(calls, self._engine.ids.make_many(len(calls)), strict=True)]
 
     async def asend(self, task: str, args: Mapping[str, Any] | None = None, **options: Unpack[JobOptions]) -> Job[Any]:
@@ -163,6 +165,14 @@ class Holdfast:
         """`aclose` for synchronous code."""
         self._engine.wait(self.aclose(), "hf.aclose")
         self._engine.close_portal()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
 
     async def __aenter__(self) -> Self:
         await self._engine.ready()
@@ -256,7 +266,7 @@ def _sqlite_path(url: str, where: str) -> Path:
         )
     if path == ":memory:":
         raise InvalidURL(f"{where}A SQLite database in memory would not survive anything. Use memory:// for tests.")
-    return Path(path).expanduser().absolute()
+    return Path("/" + path.lstrip("/") if path.startswith("/") else path).expanduser().absolute()
 
 
 def without_secrets(url: str) -> str:

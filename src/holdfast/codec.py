@@ -11,14 +11,11 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import msgspec
 
 from holdfast.errors import InvalidOption, InvalidPayload, PayloadTooLarge
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["PayloadLimits", "check_payload", "decode_any", "fingerprint"]
 
@@ -60,7 +57,10 @@ def write_json(value: Any, depth: int) -> bytes:
     Never asks a value for its `repr` or `str`.
     """
     try:
-        encoded = _encoder.encode(value)
+        try:
+            encoded = _steady_encoder.encode(value)
+        except Exception:
+            encoded = _encoder.encode(value)
         _guard(encoded, depth)
         if b"null" in encoded:
             _refuse_hidden_numbers(value, encoded)
@@ -139,7 +139,10 @@ def _encode_other(value: Any) -> Any:
 
 _NEVER_KEYS = (type(None), bool, tuple, frozenset)  # written by msgspec itself as values, so only met as keys
 _encoder = msgspec.json.Encoder(enc_hook=_encode_other)
-encode_json = _encoder.encode
+# In a fixed order, since sets come in another one in every process, and equal calls must have equal payloads. It
+# can't sort dictionaries whose keys are no texts.
+_steady_encoder = msgspec.json.Encoder(enc_hook=_encode_other, order="deterministic")
+encode_json = _steady_encoder.encode
 
 
 def _writing_problem(error: Exception, value: object) -> str:

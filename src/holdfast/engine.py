@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import difflib
-import os
 import random
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
-from holdfast import native
+from holdfast import forks, native
 from holdfast.clock import Clock
 from holdfast.errors import DuplicateTask, QueueFull, ResultTimeout, UnknownTask
 from holdfast.ids import Ids
@@ -54,30 +53,32 @@ class Engine:
         self._endings = Endings()
         self._lock = native.make_lock()
         self._store: Store | None = None
-        self._process = 0
         self._is_declared = False
         self._definitions: dict[str, tuple[float, PublishedTask]] = {}
+        forks.watch(self)
 
     # ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @property
     def store(self) -> Store:
-        """This process's store. In a forked child the parent's is let go of, untouched."""
-        if self._process != os.getpid():
-            self._start_anew()
-        if self._store is None:
+        """This process's store."""
+        store = self._store
+        if store is None:
             with self._lock:
-                if self._store is None:
-                    self._store = self._make_store()
-        return self._store
+                store = self._store = self._store or self._make_store()
+        return store
 
-    def _start_anew(self) -> None:
-        if self._store is not None:
-            self._store.abandon()
-        self._lock = native.make_lock()
-        self._endings = Endings()
-        self._is_declared = False
-        self._process = os.getpid()
+    def before_fork(self) -> None:
+        self._lock.acquire()
+
+    def after_fork(self, *, in_child: bool) -> None:
+        """In a forked child, let go of what the parent still uses, untouched, and start anew."""
+        if in_child:
+            if self._store is not None:
+                self._store.abandon()
+            self._endings = Endings()
+            self._is_declared = False
+        self._lock.release()
 
     async def ready(self) -> Store:
         """The store, open."""
@@ -97,7 +98,7 @@ class Engine:
 
     async def close(self) -> None:
         # The store stays: whoever still waits has it in hand, and it opens again on use.
-        if self._store is not None and self._process == os.getpid():
+        if self._store is not None:
             await self._store.close()
 
     def wait(self, coroutine: Coroutine[Any, Any, Result], instead: str) -> Result:
@@ -192,14 +193,19 @@ class Engine:
 
     async def ended(self, id: UUID, timeout: timedelta | None) -> JobRecord:
         """The record of a job once it is in a final state; ResultTimeout if that takes too long."""
-        store = await self.ready()
-        record = await look(store, id)
-        if record.stage in FINAL:
-            return record
+        seconds = None if timeout is None else timeout.total_seconds()
+        record: JobRecord | None = None
         try:
-            async with asyncio.timeout(None if timeout is None else timeout.total_seconds()):
+            # Looking once is always worth a moment: a timeout of 0 means "if it has ended".
+            async with asyncio.timeout(None if seconds is None else max(seconds, 1.0)):
+                store = await self.ready()
+                record = await look(store, id)
+            if record.stage in FINAL:
+                return record
+            async with asyncio.timeout(seconds):
                 return await self._endings.wait(store, id)
         except TimeoutError:
+            shown = f"was {record.state} and " if record is not None else ""
             raise ResultTimeout(
-                f"Job {id} is {record.state} and has not finished in the time given. It goes on; ask again later."
+                f"Job {id} {shown}has not finished in the time given. It goes on; ask again later."
             ) from None

@@ -73,14 +73,15 @@ class Hurry:
                 sys.setswitchinterval(self._usual)
 
     def before_fork(self) -> None:
-        self._lock.acquire()
+        return
 
     def after_fork(self, *, in_child: bool) -> None:
-        if in_child and self._busy:
-            # Nobody serves the parent's lines here.
-            self._busy = 0
-            sys.setswitchinterval(self._usual)
-        self._lock.release()
+        """In the child, nobody serves the parent's lines, and whoever held the lock is gone."""
+        if in_child:
+            self._lock = native.make_lock()
+            if self._busy:
+                self._busy = 0
+                sys.setswitchinterval(self._usual)
 
 
 _hurry = Hurry()

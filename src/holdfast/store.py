@@ -341,7 +341,10 @@ class WorkerVerbs(Protocol):
     """Who works, and who does not any more."""
 
     async def register(self, worker: NewWorker) -> None:
-        """Make a worker known and alive; on disk when this returns."""
+        """Make a worker known and alive; on disk when this returns.
+
+        What the same id still held from an earlier life is rescued: a worker begins with empty hands.
+        """
         ...
 
     async def beat(self, worker: UUID, held: Held) -> Beaten:

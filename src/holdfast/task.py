@@ -181,6 +181,10 @@ class Prepared(Generic[P, R_co]):
 
     def call(self, *args: P.args, **kwargs: P.kwargs) -> Call[R_co]:
         """A call to be enqueued together with others by `enqueue_many`. Its arguments are checked here."""
+        if self._settings.wait != PLAIN.wait:
+            raise InvalidOption(
+                "wait= of a single call can't be honoured in enqueue_many. Give it to enqueue_many itself."
+            )
         if self._settings.tx is not None:
             raise InvalidOption(
                 "tx= of a single call can't be honoured in enqueue_many. Give it to enqueue_many itself."
@@ -237,6 +241,11 @@ class Call(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
 
     def __repr__(self) -> str:
         return f"<{self.prepared._task.name}.call(…)>"  # arguments may be secret
+
+    @property
+    def engine(self) -> Engine:
+        """Where it belongs."""
+        return self.prepared._task._engine
 
     def new_job(self, id: UUID) -> NewJob:
         """The job that it becomes, under its own id if it was given one."""

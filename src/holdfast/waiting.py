@@ -8,7 +8,7 @@ import random
 from collections.abc import AsyncIterator, Iterable
 from uuid import UUID
 
-from holdfast.errors import HoldfastError, JobNotFound
+from holdfast.errors import JobNotFound
 from holdfast.job import FINAL, JobRecord
 from holdfast.store import LARGEST_BATCH, Hint, HintKind, Store
 
@@ -28,8 +28,9 @@ class Endings:
         return await watch.wait(store, id)
 
     def _new_watch(self, loop: asyncio.AbstractEventLoop) -> Watch:
-        for other in [other for other in self._watches if other.is_closed()]:
-            self._watches.pop(other, None)
+        for other in list(self._watches):
+            if other.is_closed():
+                self._watches.pop(other, None)
         return self._watches.setdefault(loop, Watch())
 
 
@@ -39,15 +40,15 @@ class Watch:
     def __init__(self) -> None:
         self._waiters: dict[UUID, set[asyncio.Future[JobRecord]]] = {}
         self._task: asyncio.Task[None] | None = None
-        self._listening = asyncio.Event()
+        self._listening: asyncio.Event | None = None
 
     async def wait(self, store: Store, id: UUID) -> JobRecord:
         future: asyncio.Future[JobRecord] = asyncio.get_running_loop().create_future()
         self._waiters.setdefault(id, set()).add(future)
         try:
-            if self._task is None or self._task.done():
-                self._listening.clear()
-                self._task = asyncio.create_task(self._watch(store))
+            if self._task is None or self._task.done() or self._listening is None:
+                self._listening = asyncio.Event()
+                self._task = asyncio.create_task(self._watch(store, self._listening))
             await self._listening.wait()
             # It may have ended between the caller's look and the first hint that could tell.
             self._wake(await store.finished([id]))
@@ -64,28 +65,30 @@ class Watch:
             self._task.cancel()
             self._task = None
 
-    async def _watch(self, store: Store) -> None:
+    async def _watch(self, store: Store, listening: asyncio.Event) -> None:
         try:
             async with store.changes([HintKind.FINISHED]) as hints:
-                self._listening.set()
+                listening.set()
                 while self._waiters:
                     await self._look(store, await _next(hints))
-        except HoldfastError as error:
+        except Exception as error:
             self._fail(self._waiters, error)
         finally:
-            self._listening.set()
+            listening.set()
 
     async def _look(self, store: Store, hint: Hint | None) -> None:
-        if hint is not None and not hint.concerns(self._waiters):
-            return
-        ids = list(self._waiters)[:LARGEST_BATCH]
-        if hint is not None:
-            wanted = [id for id in ids if id in hint.ids] if hint.ids else ids
-            self._wake(await store.finished(wanted))
-            return
-        records = await store.get(ids)
-        self._wake(record for record in records if record.stage in FINAL)
-        self._fail(set(ids) - {record.id for record in records}, JobNotFound())
+        """Wake those whose jobs have ended; without a hint, also tell those whose jobs are gone."""
+        wanted = list(self._waiters)
+        if hint is not None and hint.ids:
+            wanted = [id for id in wanted if id in hint.ids]
+        for start in range(0, len(wanted), LARGEST_BATCH):
+            ids = wanted[start : start + LARGEST_BATCH]
+            if hint is not None:
+                self._wake(await store.finished(ids))
+                continue
+            records = await store.get(ids)
+            self._wake(record for record in records if record.stage in FINAL)
+            self._fail(set(ids) - {record.id for record in records}, JobNotFound())
 
     def _wake(self, records: Iterable[JobRecord]) -> None:
         for record in records:
@@ -93,7 +96,7 @@ class Watch:
                 if not future.done():
                     future.set_result(record)
 
-    def _fail(self, ids: Iterable[UUID], error: HoldfastError) -> None:
+    def _fail(self, ids: Iterable[UUID], error: Exception) -> None:
         for id in list(ids):
             for future in self._waiters.get(id, ()):
                 if not future.done():

@@ -30,7 +30,6 @@ from holdfast import (
     InvalidTask,
     InvalidURL,
     MissingDriver,
-    PayloadLimits,
     PayloadTooLarge,
     Queue,
     Retention,
@@ -44,6 +43,7 @@ from holdfast import (
     UnknownTask,
     WrongDatabase,
 )
+from holdfast.codec import PayloadLimits
 from holdfast.ids import Ids
 
 SECRET = "hunter2"

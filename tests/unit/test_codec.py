@@ -6,6 +6,8 @@ import asyncio
 import enum
 import functools
 import math
+import os
+import subprocess
 import sys
 import traceback
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -389,10 +391,10 @@ def test_a_result_that_json_cannot_hold_is_refused_before_anything_is_enqueued()
     ("args", "kwargs", "payload"),
     [
         ((1,), {}, '{"order_id":1}'),
-        ((1, 2), {}, '{"order_id":1,"cents":2}'),
-        ((1,), {"card": "x"}, '{"order_id":1,"card":"x"}'),
+        ((1, 2), {}, '{"cents":2,"order_id":1}'),
+        ((1,), {"card": "x"}, '{"card":"x","order_id":1}'),
         ((), {"card": "x", "order_id": 1}, '{"card":"x","order_id":1}'),
-        ((1, 0), {"card": "none"}, '{"order_id":1,"cents":0,"card":"none"}'),
+        ((1, 0), {"card": "none"}, '{"card":"none","cents":0,"order_id":1}'),
     ],
 )
 def test_arguments_are_stored_by_name_and_only_those_given(
@@ -1069,3 +1071,22 @@ def test_signatures_are_safe_to_use_first_from_many_threads() -> None:
         return await asyncio.gather(*(asyncio.to_thread(fresh.encode, (), arguments) for _ in range(8)))
 
     assert len(set(asyncio.run(encode_everywhere()))) == 1
+
+
+def test_equal_sets_have_equal_payloads_in_every_process() -> None:
+    program = (
+        "from holdfast.signature import Signature\n"
+        "def task(names: set[str]) -> None: ...\n"
+        "print(Signature(task, task='task', bind=False).encode((set('abcdefgh'),), {}))"
+    )
+    payloads = {
+        subprocess.run(
+            [sys.executable, "-c", program],
+            env=os.environ | {"PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2", "3")
+    }
+    assert len(payloads) == 1

@@ -280,6 +280,8 @@ class MemoryStore:
     async def register(self, worker: NewWorker) -> None:
         with self._lock:
             now = self._clock.now()
+            # What an earlier life under this id still held, nobody runs any more.
+            self._rescue(self._active_of(worker.id), now)
             before = self._workers.get(worker.id)
             # Counted on, so that what was observed of an earlier life can't end this one.
             beat = 1 if before is None else before.beat + 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -53,8 +53,7 @@ def enqueue_on(
     try:
         connection = BorrowedConnection(tx)
         _check_database(connection, path)
-        _check_transaction(tx, connection)
-        with _savepoint(connection):
+        with _transaction(tx, connection), _savepoint(connection):
             bring_up_to_date(connection, migrations, path)
             is_careful = any(new.is_repeat for new in jobs)
             transaction = Transaction(connection, now, is_careful=is_careful, declared=declared)
@@ -75,8 +74,9 @@ def _savepoint(connection: BorrowedConnection) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        connection.execute("rollback to holdfast")
-        connection.execute("release holdfast")
+        with suppress(sqlite3.Error):  # after some errors SQLite has rolled back everything by itself
+            connection.execute("rollback to holdfast")
+            connection.execute("release holdfast")
         raise
     connection.execute("release holdfast")
 
@@ -94,10 +94,17 @@ def _check_database(connection: BorrowedConnection, path: Path) -> None:
         )
 
 
-def _check_transaction(raw: sqlite3.Connection, connection: BorrowedConnection) -> None:
-    """A savepoint outside of a transaction would commit at its release."""
+@contextmanager
+def _transaction(raw: sqlite3.Connection, connection: BorrowedConnection) -> Iterator[None]:
+    """The caller's transaction, begun if it was not. A savepoint outside of one would commit at its release."""
     if raw.in_transaction:
+        yield
         return
     if raw.isolation_level is None or getattr(raw, "autocommit", None) is True:
         raise InvalidOption("tx= is in autocommit mode with no transaction open. Execute BEGIN IMMEDIATE on it first.")
     connection.execute("begin immediate")
+    try:
+        yield
+    except BaseException:
+        raw.rollback()  # or the caller, who began nothing, would hold the write lock without knowing
+        raise

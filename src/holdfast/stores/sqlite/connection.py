@@ -55,6 +55,9 @@ class Connection:
                     "or on a network share. Use a local folder that this process may write to, or PostgreSQL."
                 )
             self.execute("pragma synchronous = full")
+            # On macOS, an fsync alone does not reach the disk. Elsewhere these do nothing.
+            self.execute("pragma fullfsync = on")
+            self.execute("pragma checkpoint_fullfsync = on")
             self.execute("pragma journal_size_limit = 67108864")
 
     def _enter_wal_mode(self) -> str:

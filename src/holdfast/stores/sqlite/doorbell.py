@@ -114,20 +114,20 @@ class Doorbell:
 
     # ── listening ────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def listen_for(self, kinds: frozenset[HintKind]) -> None:
-        """Put up a bell for these kinds, or change what the bell is for. Without kinds it is taken down."""
-        letters = "".join(_LETTERS[kind] for kind in HintKind if kind in kinds)
+    def listen_for(self, kinds: Callable[[], frozenset[HintKind]]) -> None:
+        """Put up a bell for what is waited for now, or change what the bell is for. It stays up until `close`."""
         with self._lock:
-            if self._bell is not None and letters:
+            letters = "".join(_LETTERS[kind] for kind in HintKind if kind in kinds())
+            if self._bell is not None:
                 self._bell.rename(letters)
-            elif self._bell is not None:
-                self._bell.stop()
-                self._bell = None
             elif letters:
                 self._bell = Ear(self._database, self._folder, self._name, letters, self._deliver)
 
     def close(self) -> None:
-        self.listen_for(frozenset())
+        with self._lock:
+            bell, self._bell = self._bell, None
+        if bell is not None:
+            bell.stop()
 
 
 class Watcher:
@@ -177,7 +177,10 @@ class Ear:
     def _put_up(self) -> Socket | None:
         if _FAMILY is None:
             return None
-        bell = Socket(_FAMILY, socket.SOCK_DGRAM)
+        try:
+            bell = Socket(_FAMILY, socket.SOCK_DGRAM)
+        except OSError:
+            return None  # no file handle is left; looking now and then must do
         try:
             self._folder.mkdir(exist_ok=True)
             with _address(self._folder, f"{self._letters}-{self._name}") as address:
@@ -203,7 +206,7 @@ class Ear:
 
     def _listen(self) -> None:
         while not self._is_stopped:
-            hints = self._next()
+            hints = self._next() if self._letters else self._wait()
             if hints and not self._is_stopped:
                 self._deliver(hints)
         self._watcher.close()

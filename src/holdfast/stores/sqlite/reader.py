@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 from holdfast import native
 from holdfast.errors import StoreUnavailable
 from holdfast.line import Line
+from holdfast.places import Places
 from holdfast.stores.sqlite.connection import Access, Connection, translated
 
 Result = TypeVar("Result")
@@ -63,22 +64,29 @@ class Reader:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._lock = native.make_lock()
+        self._places = Places()
         self._line: Line[Answer | None] | None = None
 
     async def read(self, question: Callable[[Connection], Result]) -> Result:
         """Answer a question about the last commit."""
         loop = asyncio.get_running_loop()
+        place = await self._places.take(loop)
         future: asyncio.Future[Result] = loop.create_future()
 
         def answer(desk: Desk) -> None:
+            result, error = None, None
             try:
-                result = desk.ask(question)
-            except BaseException as error:
-                _call(loop, _fail, future, error)
-            else:
-                _call(loop, _succeed, future, result)
+                if not future.cancelled():  # else nobody wants to know any more
+                    result = desk.ask(question)
+            except BaseException as raised:
+                error = raised
+            _call(loop, _resolve, future, result, error, place)
 
-        self._put(answer)
+        try:
+            self._put(answer)
+        except BaseException:
+            place.release()
+            raise
         return await future
 
     def _put(self, answer: Answer) -> None:
@@ -100,7 +108,7 @@ class Reader:
 
             def close(desk: Desk) -> None:
                 desk.close()
-                _call(loop, _succeed, closed, None)
+                _call(loop, _resolve, closed, None, None, None)
 
             line.put(close)
             line.put(None)
@@ -110,6 +118,7 @@ class Reader:
         """In a forked child: the thread is gone, and its connection is the parent's."""
         self._line = None
         self._lock = native.make_lock()
+        self._places.clear()
 
 
 def _serve(line: Line[Answer | None], desk: Desk) -> None:
@@ -125,11 +134,14 @@ def _call(loop: asyncio.AbstractEventLoop, function: Callable[..., None], *argum
         return  # the loop is closed: nobody waits there any more
 
 
-def _succeed(future: asyncio.Future[Any], result: Any) -> None:
-    if not future.done():
-        future.set_result(result)
-
-
-def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
-    if not future.done():
+def _resolve(
+    future: asyncio.Future[Any], result: Any, error: BaseException | None, place: asyncio.Semaphore | None
+) -> None:
+    if place is not None:
+        place.release()
+    if future.done():
+        return
+    if error is not None:
         future.set_exception(error)
+    else:
+        future.set_result(result)

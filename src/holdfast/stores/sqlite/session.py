@@ -46,7 +46,19 @@ class Operation(Generic[Result]):
     `work` may raise a HoldfastError only before it has written anything.
     """
 
-    __slots__ = ("error", "future", "is_durable", "is_last", "jobs", "loop", "needs_lock", "result", "weight", "work")
+    __slots__ = (
+        "error",
+        "future",
+        "is_durable",
+        "is_last",
+        "jobs",
+        "loop",
+        "needs_lock",
+        "place",
+        "result",
+        "weight",
+        "work",
+    )
 
     def __init__(
         self,
@@ -70,6 +82,7 @@ class Operation(Generic[Result]):
         """What it enqueues: if its commit fails halfway, they may be there all the same."""
         self.loop: asyncio.AbstractEventLoop | None = None
         self.future: asyncio.Future[Result] | None = None
+        self.place: asyncio.Semaphore | None = None
         self.result: Result | None = None
         self.error: BaseException | None = None
 
@@ -159,7 +172,9 @@ class Session:
             except BaseException as error:
                 self._undo(connection, error)
                 raise
-        hints = transaction.all_hints()
+        # Whoever began to wait meanwhile has seen neither the change nor a hint of it.
+        newcomers = [Hint(kind) for kind in self._signals.wanted() - wanted]
+        hints = transaction.all_hints() + newcomers
         if hints:
             self._signals.send(hints)
 
@@ -221,11 +236,12 @@ def _unexpected(error: Exception) -> StoreError:
 
 
 def _explained(operation: Operation[Any], reason: HoldfastError, may_be_there: bool) -> HoldfastError:
-    if not may_be_there or not operation.jobs:
+    if not may_be_there:
         return reason
     # The commit may have reached the log before the disk failed, and a later reader may find it there.
+    advice = "enqueue the jobs again with options(id=…)" if operation.jobs else "look before you repeat it"
     unknown = OutcomeUnknown(
-        f"{reason} The jobs may or may not be there: enqueue them again with options(id=…).",
+        f"{reason} It may have been done all the same: {advice}.",
         ids=[new.id for new in operation.jobs],
     )
     unknown.__cause__ = reason

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -109,9 +110,7 @@ class SqliteStore:
 
     async def close(self) -> None:
         self._doorbell.close()
-        await self._reader.close()
-        await self._searcher.close()
-        await self._writer.close()
+        await asyncio.gather(self._reader.close(), self._searcher.close(), self._writer.close())
 
     def abandon(self) -> None:
         self._writer.abandon()
@@ -127,10 +126,10 @@ class SqliteStore:
         await self.open()
         try:
             async with self._hub.subscribe(kinds) as hints:
-                self._doorbell.listen_for(self._hub.kinds)
+                self._doorbell.listen_for(lambda: self._hub.kinds)
                 yield hints
         finally:
-            self._doorbell.listen_for(self._hub.kinds)
+            self._doorbell.listen_for(lambda: self._hub.kinds)
 
     def wanted(self) -> frozenset[HintKind]:
         """The kinds of hints that anybody waits for, here or in another process."""
@@ -340,6 +339,8 @@ class SqliteStore:
         queues = msgspec.json.encode(worker.queues).decode()
 
         def work(it: Transaction) -> None:
+            # What an earlier life under this id still held, nobody runs any more.
+            self._rescue(it, it.records("select_active_of_worker", (worker.id.bytes,)))
             it.change("register", (worker.id.bytes, worker.name, worker.host, worker.pid, queues, it.microseconds))
 
         await self._writer.run(Operation(work))

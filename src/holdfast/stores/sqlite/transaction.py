@@ -249,7 +249,7 @@ class Transaction:
 
     def claim(self, queue_name: str, slots: int, worker: UUID, token: UUID) -> list[ClaimedJob]:
         queue = self.queue(queue_name)
-        if queue.paused_at is not None or not queue.waiting:
+        if queue.paused_at is not None:
             return []
         self.flush()
         ((text, numbers),) = self.execute("claim", (queue_name, self.microseconds, slots, token.hex))

@@ -8,15 +8,19 @@ whoever holds `next` is the next to write, and only that one waits for `turn`.
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from types import TracebackType
 
-from holdfast import forks
+from holdfast import forks, native
 
 try:
     import fcntl
 except ImportError:  # Windows: SQLite's own waiting must do
     fcntl = None  # type: ignore[assignment]
+
+
+PATIENCE = 10.0
 
 
 class Turn:
@@ -26,28 +30,37 @@ class Turn:
         self.database = database
         self._paths = (f"{database}-next", f"{database}-turn")
         self._files: list[int] = []
+        self._is_ours = False
         forks.watch(self)
 
     def __enter__(self) -> None:
-        """Wait for it. Where the lock files can't be had, SQLite's own lock must do, and its errors tell why."""
-        if fcntl is None:
+        """Wait for it, but not for ever: a process that was stopped in its turn must not stop all others.
+
+        Where the lock files can't be had, or not in time, SQLite's own lock must do, and its errors tell why.
+        """
+        if fcntl is None or not self._open_files():
             return
-        if not self._files:
-            try:
-                self._files = [_open(path) for path in self._paths]
-            except OSError:
-                return
+        give_up_at = time.monotonic() + PATIENCE
         next_file, turn_file = self._files
-        fcntl.flock(next_file, fcntl.LOCK_EX)
+        if _lock(next_file, give_up_at):
+            try:
+                self._is_ours = _lock(turn_file, give_up_at)
+            finally:
+                fcntl.flock(next_file, fcntl.LOCK_UN)
+
+    def _open_files(self) -> bool:
         try:
-            fcntl.flock(turn_file, fcntl.LOCK_EX)
-        finally:
-            fcntl.flock(next_file, fcntl.LOCK_UN)
+            while len(self._files) < len(self._paths):
+                self._files.append(_open(self._paths[len(self._files)]))
+        except OSError:
+            return False
+        return True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if fcntl is not None and self._files:
+        if fcntl is not None and self._is_ours:
+            self._is_ours = False
             fcntl.flock(self._files[1], fcntl.LOCK_UN)
 
     def close(self) -> None:
@@ -63,6 +76,21 @@ class Turn:
         """The files are shared with a forked child: if the parent died in its turn, the child would keep it."""
         if in_child:
             self.close()
+
+
+def _lock(file: int, give_up_at: float) -> bool:
+    """Lock a file; False if others have kept it for too long. The kernel's own waiting has no end, so it is polled."""
+    nap = 0.0001
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > give_up_at:
+                return False
+            native.sleep(nap)
+            nap = min(nap * 1.5, 0.001)
+        else:
+            return True
 
 
 def _open(path: str) -> int:

@@ -12,12 +12,11 @@ from typing import Any, TypeVar
 
 from holdfast import native
 from holdfast.line import Line
+from holdfast.places import Places
 from holdfast.stores.sqlite.session import Operation, Session
 
 Result = TypeVar("Result")
 
-MOST_QUEUED = 1000
-"""Operations of one event loop that may wait for the writer; further callers wait for a place."""
 _MOST_WEIGHT = 10_000
 
 
@@ -28,27 +27,21 @@ class Writer:
         self._make_session = make_session
         self._lock = native.make_lock()
         self._line: Line[list[Operation[Any]]] | None = None
-        self._places: dict[asyncio.AbstractEventLoop, asyncio.Semaphore] = {}
+        self._places = Places()
         self._gathered: dict[asyncio.AbstractEventLoop, list[Operation[Any]]] = {}
 
     async def run(self, operation: Operation[Result]) -> Result:
         """Run an operation and wait for its commit. Cancelling the caller does not undo it, nor disturb the others."""
         loop = asyncio.get_running_loop()
-        async with self._places.get(loop) or self._new_places(loop):
-            future = operation.expect(loop)
-            gathered = self._gathered.get(loop)
-            if gathered is None:
-                # What else comes in this turn of the loop goes along: one hand-over, one transaction.
-                gathered = self._gathered[loop] = []
-                loop.call_soon(self._hand_over, loop)
-            gathered.append(operation)
-            return await future
-
-    def _new_places(self, loop: asyncio.AbstractEventLoop) -> asyncio.Semaphore:
-        for other in [other for other in self._places if other.is_closed()]:
-            self._places.pop(other, None)
-            self._gathered.pop(other, None)
-        return self._places.setdefault(loop, asyncio.Semaphore(MOST_QUEUED))
+        operation.place = await self._places.take(loop)
+        future = operation.expect(loop)
+        gathered = self._gathered.get(loop)
+        if gathered is None:
+            # What else comes in this turn of the loop goes along: one hand-over, one transaction.
+            gathered = self._gathered[loop] = []
+            loop.call_soon(self._hand_over, loop)
+        gathered.append(operation)
+        return await future
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
         operations = self._gathered.pop(loop, None)
@@ -56,7 +49,9 @@ class Writer:
             try:
                 self._put(operations)
             except Exception as error:  # no thread could be started
-                _fail(operations, error)
+                for operation in operations:
+                    operation.error = error
+                _resolve(operations)
 
     def _put(self, operations: list[Operation[Any]]) -> None:
         with self._lock:
@@ -111,12 +106,6 @@ def _take(line: Line[list[Operation[Any]]]) -> list[Operation[Any]]:
     return operations
 
 
-def _fail(operations: list[Operation[Any]], error: Exception) -> None:
-    for operation in operations:
-        if operation.future is not None and not operation.future.done():
-            operation.future.set_exception(error)
-
-
 def _answer(operations: list[Operation[Any]]) -> None:
     """Hand the results over, with one call into each event loop."""
     by_loop: dict[asyncio.AbstractEventLoop, list[Operation[Any]]] = {}
@@ -132,6 +121,8 @@ def _answer(operations: list[Operation[Any]]) -> None:
 
 def _resolve(operations: list[Operation[Any]]) -> None:
     for operation in operations:
+        if operation.place is not None:
+            operation.place.release()
         future = operation.future
         if future is None or future.done():
             continue  # the caller was cancelled; the operation happened all the same
