@@ -21,6 +21,7 @@ from holdfast.ids import check_id
 from holdfast.job import NewJob
 from holdfast.namespaces import Dead, Jobs, Queues, Workers
 from holdfast.options import JobOptions, TaskDefaults, TaskOptions, check_job_options, check_task_options, check_texts
+from holdfast.portal import refuse_on_a_loop
 from holdfast.sending import prepare
 from holdfast.signature import Signature
 from holdfast.span import Span, parse_span
@@ -124,8 +125,10 @@ class Holdfast:
 
     def enqueue_many(self, calls: Iterable[Call[T]], *, tx: object | None = None, wait: Span = "5s") -> list[Job[T]]:
         """`aenqueue_many` for synchronous code. With `tx`, the inserts run in this thread on that connection."""
+        instead = "hf.aenqueue_many"
+        refuse_on_a_loop(instead)
         prepared = _checked_calls(calls)
-        jobs, patience, instead = self._new_jobs(prepared), parse_span(wait, "wait"), "hf.aenqueue_many"
+        jobs, patience = self._new_jobs(prepared), parse_span(wait, "wait")
         if not jobs:
             return []
         if tx is None:
@@ -133,7 +136,7 @@ class Holdfast:
         return _handles(prepared, self._engine.enqueue_in(tx, jobs, instead))
 
     def _new_jobs(self, calls: Sequence[Call[Any]]) -> list[NewJob]:
-        if any(call.engine is not self._engine for call in calls):
+        if any(prepared.engine is not self._engine for prepared in {call.prepared for call in calls}):
             raise InvalidOption("enqueue_many() got a call of another app's task. Each app enqueues its own.")
         return [call.new_job(id) for call, id in zip(calls, self._engine.ids.make_many(len(calls)), strict=True)]
 

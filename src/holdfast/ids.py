@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterator
+from itertools import chain
 from uuid import UUID
 
 import msgspec
@@ -27,20 +29,26 @@ class Ids:
         self._process = 0
 
     def make(self) -> UUID:
-        return self.make_many(1)[0]
+        (upper,) = self._upper_halves(1)
+        return UUID(int=upper << 64 | int.from_bytes(self._draw(8), "big"))
 
     def make_many(self, count: int) -> list[UUID]:
         """As many ids, in rising order, for one look at the clock."""
+        upper = struct.pack(f">{count}Q", *self._upper_halves(count))
+        lower = self._draw(8 * count)
+        # Laid out as MessagePack has them, byte by byte for all at once: msgspec makes UUIDs of that ten times as fast
+        # as their constructor does.
+        packed = bytearray(_ENTRY * count)
+        for byte in range(8):
+            packed[2 + byte :: len(_ENTRY)] = upper[byte::8]
+            packed[10 + byte :: len(_ENTRY)] = lower[byte::8]
+        return _uuids.decode(b"\xdd" + count.to_bytes(4, "big") + packed)
+
+    def _upper_halves(self, count: int) -> Iterator[int]:
+        """The time and the version. Time is counted in 1/4096 ms: whole milliseconds stand before the version."""
         stamp = max(int(self._clock.now().timestamp() * 4096_000), self._last + 1)
         self._last = stamp + count - 1
-        noise = self._draw(8 * count)
-        # A stamp counts 1/4096 ms: whole milliseconds, then the version, then what is left of them.
-        packed = [
-            _SIXTEEN_BYTES + ((each >> 12) << 16 | 0x7000 | each & 0xFFF).to_bytes(8, "big") + noise[start : start + 8]
-            for each, start in zip(range(stamp, stamp + count), range(0, 8 * count, 8), strict=True)
-        ]
-        # msgspec makes UUIDs from bytes several times faster than their constructor does.
-        return _uuids.decode(b"\xdd" + count.to_bytes(4, "big") + b"".join(packed))
+        return chain.from_iterable(_within_milliseconds(stamp, count))
 
     def _draw(self, size: int) -> bytearray:
         """Randomness from a pool: asking the system gives up the interpreter's lock, which a busy process takes away.
@@ -59,10 +67,18 @@ class Ids:
 
 
 _POOL = 4096
-_SIXTEEN_BYTES = b"\xc4\x10"
-"""How MessagePack begins them."""
+_ENTRY = b"\xc4\x10" + bytes(16)
+"""Sixteen bytes, as MessagePack begins them."""
 _AS_VARIANT = bytes(0x80 | (value & 0x3F) for value in range(256))
 _uuids = msgspec.msgpack.Decoder(list[UUID])
+
+
+def _within_milliseconds(stamp: int, count: int) -> Iterator[range]:
+    while count > 0:
+        first = (stamp >> 12) << 16 | 0x7000 | stamp & 0xFFF
+        length = min(count, 4096 - (stamp & 0xFFF))
+        yield range(first, first + length)
+        stamp, count = stamp + length, count - length
 
 
 def check_id(value: object, name: str = "id") -> UUID:

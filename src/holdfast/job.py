@@ -127,11 +127,6 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
     is_repeat: bool = False
     """The id was given by the caller: it may be there already."""
 
-    @property
-    def is_plain(self) -> bool:
-        """Nothing in the store needs to be looked up to insert it."""
-        return self.idempotency_key is None and self.unique_key is None and not self.is_repeat
-
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):
     """All that the store knows of a job. Texts that end in `_json` are JSON as it was stored."""

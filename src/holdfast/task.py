@@ -153,6 +153,11 @@ class Prepared(Generic[P, R_co]):
         self._task = task
         self._settings = settings
 
+    @property
+    def engine(self) -> Engine:
+        """Of the app that it belongs to."""
+        return self._task._engine
+
     def __repr__(self) -> str:
         given = (field for field in fields(self._settings) if getattr(self._settings, field.name) != field.default)
         return f"<{self._task.name}.options({', '.join(f'{field.name}=…' for field in given)})>"
@@ -242,14 +247,13 @@ class Call(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
     def __repr__(self) -> str:
         return f"<{self.prepared._task.name}.call(…)>"  # arguments may be secret
 
-    @property
-    def engine(self) -> Engine:
-        """Where it belongs."""
-        return self.prepared._task._engine
-
     def new_job(self, id: UUID) -> NewJob:
         """The job that it becomes, under its own id if it was given one."""
         prepared = self.prepared
+        task = prepared._task
+        if prepared is task._plain and task._is_simple:
+            settings = task.settings
+            return NewJob(id, settings.name, settings.queue, self.payload, *task._kind)
         return prepared.new_job(self.payload, prepared._settings.id or id)
 
     def handle(self, id: UUID, existing: bool) -> Job[R_co]:

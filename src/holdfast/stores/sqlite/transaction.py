@@ -174,7 +174,7 @@ class Transaction:
 
     def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         """Decide first, then write: a refusal leaves nothing behind."""
-        if not self.is_careful and all(map(_is_plain, jobs)):
+        if not self.is_careful and not any(any(map(field, jobs)) for field in _NEEDS_A_LOOK):
             self._insert(jobs)
             return [Enqueued(new.id) for new in jobs]
         answers, fresh, taken = self._resolve(jobs)
@@ -333,7 +333,8 @@ class Transaction:
                 self.hint(HintKind.ROOM, (queue.name,))
 
 
-_is_plain = attrgetter("is_plain")
+_NEEDS_A_LOOK = tuple(attrgetter(name) for name in ("idempotency_key", "unique_key", "is_repeat"))
+"""A job with none of these is inserted without asking whether it is there already."""
 
 
 def _by_queue(jobs: Sequence[NewJob]) -> dict[str, Sequence[NewJob]]:
