@@ -451,6 +451,18 @@ class DepartContract:
         assert attempt.failure is not None
         assert attempt.failure.kind is FailureKind.LOST
 
+    async def test_a_worker_that_registers_again_begins_with_empty_hands(self, harness: Harness) -> None:
+        worker = await harness.worker()
+        await harness.enqueue(delivery=Delivery.AT_MOST_ONCE)
+        [strict] = await harness.claim(worker)
+        other = await harness.start(worker)
+        await harness.store.register(NewWorker(worker, "again"))
+        await harness.store.beat(worker, Held({}))
+        assert await harness.state(strict.id) is JobState.DEAD
+        record = await harness.record(other.id)
+        assert (record.stage, record.attempt, record.crashes) == (Stage.READY, 0, 1)
+        assert ids_of(await harness.claim(worker, queue=record.queue)) == [other.id]
+
     async def test_what_was_observed_of_an_earlier_life_does_not_end_a_worker_that_registered_again(
         self, harness: Harness
     ) -> None:
