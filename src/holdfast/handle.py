@@ -13,6 +13,7 @@ from holdfast.engine import Engine
 from holdfast.errors import IdempotencyConflict, JobCancelled, JobFailed, JobNotFound, NotAllowedInState, UnknownTask
 from holdfast.job import Attempt, JobRecord, JobState
 from holdfast.options import check_reason
+from holdfast.recipe import plain_arguments
 from holdfast.schema import check_schema
 from holdfast.span import Span, parse_span
 from holdfast.store import Ruling
@@ -186,7 +187,3 @@ def untyped(engine: Engine, id: UUID, *, existing: bool = False) -> Job[Any]:
 
 def _not_found(id: UUID) -> JobNotFound:
     return JobNotFound(f"There is no job {id}. It may have been pruned after its retention, or discarded.")
-
-
-def plain_arguments(payload: str) -> dict[str, Any]:
-    return msgspec.json.decode(payload, type=dict[str, Any])

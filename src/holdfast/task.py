@@ -9,14 +9,14 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.codec import fingerprint
 from holdfast.context import Context
 from holdfast.engine import Engine
 from holdfast.errors import InvalidOption
-from holdfast.handle import Job, plain_arguments
+from holdfast.handle import Job
 from holdfast.ids import check_id
 from holdfast.job import NewJob
 from holdfast.options import PLAIN, JobOptions, JobSettings, TaskSettings, check_job_options
+from holdfast.recipe import recipe_of
 from holdfast.signature import Signature
 from holdfast.store import TaskDefinition
 
@@ -43,6 +43,7 @@ class Task(Generic[P, R_co]):
         self._plain: Prepared[P, R_co] = Prepared(self, PLAIN)
         self._is_simple = settings.idempotency_key is None and settings.unique is None and settings.expires is None
         self._kind = (settings.priority, settings.max_attempts, settings.delivery)
+        self._recipe = recipe_of(settings, signature.defaults)
         self.function = function
         self.settings = settings
         self.signature = signature
@@ -201,41 +202,7 @@ class Prepared(Generic[P, R_co]):
         settings, given = self._task.settings, self._settings
         if given is PLAIN and self._task._is_simple:
             return NewJob(id, settings.name, settings.queue, payload, *self._task._kind)
-        key, unique_key = self._keys(payload)
-        expires_in = given.expires_in
-        if expires_in is None and given.expires_at is None:
-            expires_in = settings.expires
-        return NewJob(
-            id=id,
-            task=settings.name,
-            queue=given.queue or settings.queue,
-            args_json=payload,
-            priority=settings.priority if given.priority is None else given.priority,
-            max_attempts=settings.max_attempts,
-            delivery=settings.delivery,
-            delay=given.delay,
-            at=given.at,
-            expires_in=expires_in,
-            expires_at=given.expires_at,
-            idempotency_key=key,
-            fingerprint=None if key is None else fingerprint(payload),
-            unique_key=unique_key,
-            unique_window=settings.unique.window if settings.unique else None,
-            tags=given.tags,
-            context_json=given.context,
-            is_repeat=given.id is not None,
-        )
-
-    def _keys(self, payload: str) -> tuple[str | None, str | None]:
-        settings = self._task.settings
-        key, unique_key = self._settings.idempotency_key, None
-        if settings.unique is not None or (key is None and settings.idempotency_key is not None):
-            arguments, defaults = plain_arguments(payload), self._task.signature.defaults()
-            if settings.unique is not None:
-                unique_key = settings.unique.key.render(arguments, defaults)
-            if key is None and settings.idempotency_key is not None:
-                key = settings.idempotency_key.render(arguments, defaults)
-        return key, unique_key
+        return self._task._recipe.make(payload, given, id)
 
 
 class Call(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):

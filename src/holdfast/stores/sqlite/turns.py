@@ -80,6 +80,7 @@ class Turn:
 
 def _lock(file: int, give_up_at: float) -> bool:
     """Lock a file; False if others have kept it for too long. The kernel's own waiting has no end, so it is polled."""
+    assert fcntl is not None
     nap = 0.0001
     while True:
         try:

@@ -1,0 +1,115 @@
+"""Recipe: how a call of a task becomes a job. The same for a task whose code is here and for one that is published."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from holdfast.codec import fingerprint
+from holdfast.job import Delivery, NewJob
+from holdfast.options import JobSettings, TaskSettings
+from holdfast.store import TaskDefinition
+from holdfast.template import Template
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """What a task says of its jobs. `defaults` are those of its parameters, which its templates may name."""
+
+    task: str
+    queue: str
+    priority: int
+    max_attempts: int
+    delivery: Delivery
+    expires: timedelta | None
+    idempotency_key: Template | None
+    unique_key: Template | None
+    unique_window: timedelta | None
+    defaults: Callable[[], Mapping[str, Any]]
+
+    def make(self, payload: str, given: JobSettings, id: UUID) -> NewJob:
+        """The job of a call with these arguments; what is given for the single job comes before what the task says."""
+        key, unique_key = self._keys(payload, given)
+        expires_in = given.expires_in
+        if expires_in is None and given.expires_at is None:
+            expires_in = self.expires
+        return NewJob(
+            id=id,
+            task=self.task,
+            queue=given.queue or self.queue,
+            args_json=payload,
+            priority=self.priority if given.priority is None else given.priority,
+            max_attempts=self.max_attempts,
+            delivery=self.delivery,
+            delay=given.delay,
+            at=given.at,
+            expires_in=expires_in,
+            expires_at=given.expires_at,
+            idempotency_key=key,
+            fingerprint=None if key is None else fingerprint(payload),
+            unique_key=unique_key,
+            unique_window=self.unique_window,
+            tags=given.tags,
+            context_json=given.context,
+            is_repeat=given.id is not None,
+        )
+
+    def _keys(self, payload: str, given: JobSettings) -> tuple[str | None, str | None]:
+        key, unique_key = given.idempotency_key, None
+        template = self.idempotency_key if key is None else None
+        if template is not None or self.unique_key is not None:
+            arguments, defaults = plain_arguments(payload), self.defaults()
+            if template is not None:
+                key = template.render(arguments, defaults)
+            if self.unique_key is not None:
+                unique_key = self.unique_key.render(arguments, defaults)
+        return key, unique_key
+
+
+def recipe_of(settings: TaskSettings, defaults: Callable[[], Mapping[str, Any]]) -> Recipe:
+    """The recipe of a task whose code is here."""
+    unique = settings.unique
+    return Recipe(
+        task=settings.name,
+        queue=settings.queue,
+        priority=settings.priority,
+        max_attempts=settings.max_attempts,
+        delivery=settings.delivery,
+        expires=settings.expires,
+        idempotency_key=settings.idempotency_key,
+        unique_key=unique.key if unique else None,
+        unique_window=unique.window if unique else None,
+        defaults=defaults,
+    )
+
+
+def published_recipe(definition: TaskDefinition) -> Recipe:
+    """The recipe of a task that somebody else has published."""
+    properties: dict[str, dict[str, Any]] = definition.schema.get("properties", {})
+    defaults = {name: schema["default"] for name, schema in properties.items() if "default" in schema}
+    return Recipe(
+        task=definition.name,
+        queue=definition.queue,
+        priority=definition.priority,
+        max_attempts=definition.max_attempts,
+        delivery=Delivery(definition.delivery),
+        expires=_span(definition.expires),
+        idempotency_key=None if definition.idempotency_key is None else Template(definition.idempotency_key),
+        unique_key=None if definition.unique is None else Template(definition.unique),
+        unique_window=_span(definition.unique_window),
+        defaults=lambda: defaults,
+    )
+
+
+def plain_arguments(payload: str) -> dict[str, Any]:
+    """Arguments as plain data."""
+    return msgspec.json.decode(payload, type=dict[str, Any])
+
+
+def _span(seconds: float | None) -> timedelta | None:
+    return None if seconds is None else timedelta(seconds=seconds)
