@@ -7,46 +7,42 @@ whoever holds `next` is the next to write, and only that one waits for `turn`.
 
 from __future__ import annotations
 
+import importlib
 import os
-import time
+import sys
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from holdfast import forks, native
 
-try:
-    import fcntl
-except ImportError:  # Windows: SQLite's own waiting must do
-    fcntl = None  # type: ignore[assignment]
-
+fcntl: Any = None if sys.platform == "win32" else importlib.import_module("fcntl")
 
 PATIENCE = 10.0
+"""Seconds. A process that was stopped in its turn must not stop all others: SQLite's own lock decides then."""
 
 
 class Turn:
     """Held, from any number of processes and threads, by one at a time. The kernel frees it if its holder dies."""
 
     def __init__(self, database: Path) -> None:
-        self.database = database
         self._paths = (f"{database}-next", f"{database}-turn")
         self._files: list[int] = []
+        self._usher: Usher | None = None
         self._is_ours = False
         forks.watch(self)
 
     def __enter__(self) -> None:
-        """Wait for it, but not for ever: a process that was stopped in its turn must not stop all others.
+        """Wait for it. Where it can't be had, or not in time, go on without: SQLite's own errors tell why."""
+        if fcntl is not None and self._open_files():
+            self._is_ours = self._take_at_once() or self._wait_in_line()
 
-        Where the lock files can't be had, or not in time, SQLite's own lock must do, and its errors tell why.
-        """
-        if fcntl is None or not self._open_files():
-            return
-        give_up_at = time.monotonic() + PATIENCE
-        next_file, turn_file = self._files
-        if _lock(next_file, give_up_at):
-            try:
-                self._is_ours = _lock(turn_file, give_up_at)
-            finally:
-                fcntl.flock(next_file, fcntl.LOCK_UN)
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._is_ours:
+            self._is_ours = False
+            _unlock(self._files[1])
 
     def _open_files(self) -> bool:
         try:
@@ -56,16 +52,27 @@ class Turn:
             return False
         return True
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if fcntl is not None and self._is_ours:
-            self._is_ours = False
-            fcntl.flock(self._files[1], fcntl.LOCK_UN)
+    def _take_at_once(self) -> bool:
+        """Nobody is there. If somebody waits, `next` is taken, and nobody is passed over."""
+        next_file, turn_file = self._files
+        if not _lock_at_once(next_file):
+            return False
+        try:
+            return _lock_at_once(turn_file)
+        finally:
+            _unlock(next_file)
+
+    def _wait_in_line(self) -> bool:
+        if self._usher is None:
+            self._usher = Usher(*self._files)
+        return self._usher.ask(PATIENCE)
 
     def close(self) -> None:
         """Let go of the files."""
         files, self._files = self._files, []
+        usher, self._usher = self._usher, None
+        if usher is not None:
+            usher.dismiss()
         for file in files:
             os.close(file)
 
@@ -78,20 +85,67 @@ class Turn:
             self.close()
 
 
-def _lock(file: int, give_up_at: float) -> bool:
-    """Lock a file; False if others have kept it for too long. The kernel's own waiting has no end, so it is polled."""
-    assert fcntl is not None
-    nap = 0.0001
-    while True:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > give_up_at:
+class Usher:
+    """Stands in line at the lock files, in a thread of its own: the kernel's waiting is fair, but knows no end."""
+
+    def __init__(self, next_file: int, turn_file: int) -> None:
+        self._next_file = next_file
+        self._turn_file = turn_file
+        self._lock = native.make_lock()
+        self._asked: native.Channel[bool] = native.Channel()
+        self._granted = native.make_lock()
+        self._granted.acquire()
+        self._is_waiting = False
+        self._is_wanted = False
+        native.start_thread(self._serve)
+
+    def ask(self, patience: float) -> bool:
+        """Wait for the turn; False if that takes too long, or if an earlier wait has not come to its end."""
+        with self._lock:
+            if self._is_waiting:
                 return False
-            native.sleep(nap)
-            nap = min(nap * 1.5, 0.001)
-        else:
+            self._is_waiting = self._is_wanted = True
+        self._asked.put(True)
+        if self._granted.acquire(timeout=patience):
             return True
+        with self._lock:
+            self._is_wanted = False
+        # It may have come at the very last moment.
+        return self._granted.acquire(blocking=False)
+
+    def dismiss(self) -> None:
+        self._asked.put(False)
+
+    def _serve(self) -> None:
+        while self._asked.get():
+            try:
+                _lock(self._next_file)
+                _lock(self._turn_file)
+                _unlock(self._next_file)
+            except OSError:
+                return  # the files were closed meanwhile
+            with self._lock:
+                self._is_waiting = False
+                if self._is_wanted:
+                    self._granted.release()
+                else:
+                    _unlock(self._turn_file)
+
+
+def _lock(file: int) -> None:
+    fcntl.flock(file, fcntl.LOCK_EX)
+
+
+def _lock_at_once(file: int) -> bool:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _unlock(file: int) -> None:
+    fcntl.flock(file, fcntl.LOCK_UN)
 
 
 def _open(path: str) -> int:
