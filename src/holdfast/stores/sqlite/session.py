@@ -172,6 +172,11 @@ class Session:
             except BaseException as error:
                 self._undo(connection, error)
                 raise
+        # It is done: whatever goes wrong with a hint must not make it look as if it were not.
+        with contextlib.suppress(Exception):
+            self._send(transaction, wanted)
+
+    def _send(self, transaction: Transaction, wanted: frozenset[HintKind]) -> None:
         # Whoever began to wait meanwhile has seen neither the change nor a hint of it.
         newcomers = [Hint(kind) for kind in self._signals.wanted() - wanted]
         hints = transaction.all_hints() + newcomers
@@ -203,8 +208,10 @@ class Session:
         return connection
 
     def _undo(self, connection: Connection, error: BaseException) -> None:
-        with contextlib.suppress(sqlite3.Error):
+        try:
             connection.roll_back()
+        except sqlite3.Error:
+            self._access.drop()
         if _is_disk_error(error):
             self._access.drop()  # what it believes about the file may be wrong now
             self._is_log_doubtful = True
