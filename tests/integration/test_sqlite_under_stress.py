@@ -221,3 +221,31 @@ def test_an_app_closes_at_the_end_of_its_block_and_a_path_may_have_slashes_to_sp
         assert job.state() is JobState.PENDING
     with Holdfast(f"sqlite:///{path}") as again:
         assert again.job(job.id).state() is JobState.PENDING
+
+
+async def test_a_store_that_is_closed_while_its_turn_is_waited_for_leaves_no_lock_and_no_file_behind(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(turns, "PATIENCE", 0.2)
+    store = SqliteStore(path)
+    await store.open()
+    with locked(path):
+        await store.enqueue([new_job()])
+        await store.enqueue([new_job()])  # while the first wait still stands in line
+        await store.close()
+    async with asyncio.timeout(10):
+        while any(name.endswith(("-turn", "-next")) for name in open_files()):  # noqa: ASYNC110 - a thread closes them and tells nobody
+            await asyncio.sleep(0.01)
+    again = SqliteStore(path)
+    assert await again.count(Filter()) == 2
+    await again.close()
+
+
+def open_files() -> list[str]:
+    names: list[str] = []
+    for file in os.listdir("/proc/self/fd"):
+        try:
+            names.append(os.readlink(f"/proc/self/fd/{file}"))
+        except OSError:
+            continue  # the folder's own, which is closed by now
+    return names

@@ -34,6 +34,8 @@ class Turn:
 
     def __enter__(self) -> None:
         """Wait for it. Where it can't be had, or not in time, go on without: SQLite's own errors tell why."""
+        if self._usher is not None and self._usher.is_waiting:
+            return  # for one that gave up; what it holds of the lock files must not be touched
         if fcntl is not None and self._open_files():
             self._is_ours = self._take_at_once() or self._wait_in_line()
 
@@ -68,13 +70,13 @@ class Turn:
         return self._usher.ask(PATIENCE)
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Let go of the files. If an usher may still stand at them, it is the one to close them."""
         files, self._files = self._files, []
         usher, self._usher = self._usher, None
         if usher is not None:
             usher.dismiss()
-        for file in files:
-            os.close(file)
+        else:
+            _close(files)
 
     def before_fork(self) -> None:
         return
@@ -82,6 +84,7 @@ class Turn:
     def after_fork(self, *, in_child: bool) -> None:
         """The files are shared with a forked child: if the parent died in its turn, the child would keep it."""
         if in_child:
+            self._usher = None  # its thread is the parent's
             self.close()
 
 
@@ -95,16 +98,16 @@ class Usher:
         self._asked: native.Channel[bool] = native.Channel()
         self._granted = native.make_lock()
         self._granted.acquire()
-        self._is_waiting = False
+        self.is_waiting = False
         self._is_wanted = False
         native.start_thread(self._serve)
 
     def ask(self, patience: float) -> bool:
         """Wait for the turn; False if that takes too long, or if an earlier wait has not come to its end."""
         with self._lock:
-            if self._is_waiting:
+            if self.is_waiting:
                 return False
-            self._is_waiting = self._is_wanted = True
+            self.is_waiting = self._is_wanted = True
         self._asked.put(True)
         if self._granted.acquire(timeout=patience):
             return True
@@ -118,18 +121,16 @@ class Usher:
 
     def _serve(self) -> None:
         while self._asked.get():
-            try:
-                _lock(self._next_file)
-                _lock(self._turn_file)
-                _unlock(self._next_file)
-            except OSError:
-                return  # the files were closed meanwhile
+            _lock(self._next_file)
+            _lock(self._turn_file)
+            _unlock(self._next_file)
             with self._lock:
-                self._is_waiting = False
+                self.is_waiting = False
                 if self._is_wanted:
                     self._granted.release()
                 else:
                     _unlock(self._turn_file)
+        _close([self._next_file, self._turn_file])
 
 
 def _lock(file: int) -> None:
@@ -146,6 +147,11 @@ def _lock_at_once(file: int) -> bool:
 
 def _unlock(file: int) -> None:
     fcntl.flock(file, fcntl.LOCK_UN)
+
+
+def _close(files: list[int]) -> None:
+    for file in files:
+        os.close(file)
 
 
 def _open(path: str) -> int:
