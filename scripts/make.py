@@ -61,6 +61,11 @@ def check(_arguments: list[str]) -> int:
     return 0
 
 
+def matrix(arguments: list[str]) -> int:
+    """run the PostgreSQL tests against all its supported versions"""
+    return run([str(PYTHON), str(ROOT / "scripts" / "postgres_versions.py"), *arguments])
+
+
 def bench(arguments: list[str]) -> int:
     """run the benchmarks; ARGS goes to them"""
     return run([str(PYTHON), "-m", "benchmarks", *arguments])
@@ -95,11 +100,12 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "setup": setup,
     "test": test,
     "check": check,
+    "matrix": matrix,
     "bench": bench,
     "format": format_,
     "clean": clean,
 }
-NEEDS_ENVIRONMENT = {"test", "check", "bench", "format"}
+NEEDS_ENVIRONMENT = {"test", "check", "matrix", "bench", "format"}
 
 
 def checks() -> dict[str, list[str]]:

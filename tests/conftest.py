@@ -1,12 +1,69 @@
-"""Settings that all tests share."""
+"""Settings and servers that all tests share."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+if TYPE_CHECKING:
+    # Imported by the fixtures themselves: most tests need no server, and start sooner without.
+    from tests.servers.databases import Databases
+    from tests.servers.pgbouncer import PgBouncer
+    from tests.servers.postgres import PostgresServer
 
 # Machines differ and are busy: how long an example takes says nothing about its being right.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", settings.get_profile("default"), max_examples=1000)
 settings.load_profile("thorough" if os.environ.get("HOLDFAST_THOROUGH") else "default")
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
+    """The server that all tests of this run share: create databases there, and leave the rest alone."""
+    from tests.servers.provision import provide
+
+    is_one_of_many = "PYTEST_XDIST_WORKER" in os.environ
+    with provide(tmp_path_factory.getbasetemp().parent if is_one_of_many else None) as databases:
+        yield databases
+
+
+@pytest.fixture
+def postgres_database(postgres: Databases) -> Iterator[str]:
+    """The URL of a fresh database."""
+    url = postgres.create_database()
+    yield url
+    postgres.drop_database(url)
+
+
+@pytest.fixture(scope="session")
+def synced_postgres() -> Iterator[PostgresServer]:
+    """A server whose commits are durable, and which a test may stop, if it starts it again."""
+    from tests.servers.packages import NoServer
+    from tests.servers.postgres import PostgresServer
+    from tests.servers.provision import give_up
+
+    try:
+        server = PostgresServer(is_synced=True)
+    except NoServer as error:
+        give_up(error)
+    with server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def pgbouncer(postgres: Databases) -> Iterator[PgBouncer]:
+    """PgBouncer in transaction mode, in front of the server that all tests share."""
+    from tests.servers.packages import NoServer
+    from tests.servers.pgbouncer import PgBouncer
+    from tests.servers.provision import give_up
+
+    try:
+        bouncer = PgBouncer(postgres)
+    except NoServer as error:
+        give_up(error)
+    with bouncer:
+        yield bouncer
