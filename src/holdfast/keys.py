@@ -58,11 +58,7 @@ def holder_of(new: NewJob, taken: Mapping[KeyName, KeyRecord], now: datetime) ->
         if record is None or not record.is_live(now):
             continue
         if name.kind is KeyKind.IDEMPOTENCY and record.fingerprint != new.fingerprint:
-            raise IdempotencyConflict(
-                f"Idempotency key {name.key!r} of task {name.task!r} was used with other arguments, "
-                f"by job {record.job}. Use a new key for a new request.",
-                existing=record.job,
-            )
+            raise conflict_over_key(name.task, name.key, record.job)
         return record.job
     return None
 
@@ -97,8 +93,20 @@ def rival(job: JobRecord, taken: Mapping[KeyName, KeyRecord], now: datetime) -> 
 def same_job(new: NewJob, task: str, args_json: str) -> UUID:
     """The id of a job that is there under this very id; IdempotencyConflict if it is another job."""
     if (new.task, new.args_json) != (task, args_json):
-        raise IdempotencyConflict(
-            f"Job {new.id} is there already, with another task or other arguments. Leave id= out for a new job.",
-            existing=new.id,
-        )
+        raise conflict_over_id(new.id)
     return new.id
+
+
+def conflict_over_key(task: str, key: str, existing: UUID) -> IdempotencyConflict:
+    return IdempotencyConflict(
+        f"Idempotency key {key!r} of task {task!r} was used with other arguments, "
+        f"by job {existing}. Use a new key for a new request.",
+        existing=existing,
+    )
+
+
+def conflict_over_id(existing: UUID) -> IdempotencyConflict:
+    return IdempotencyConflict(
+        f"Job {existing} is there already, with another task or other arguments. Leave id= out for a new job.",
+        existing=existing,
+    )

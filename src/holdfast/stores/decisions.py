@@ -1,0 +1,145 @@
+"""What the stores decide alike once they have read the jobs concerned. No clock, no database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Protocol
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast import lifecycle
+from holdfast.job import FINAL, Attempt, JobRecord, Stage
+from holdfast.lifecycle import Transition
+from holdfast.store import Held, Ruling, Settled, Settlement, crash_of
+
+Ended = tuple[JobRecord, Transition]
+"""An active job, and what is to become of it."""
+
+
+class Changes(msgspec.Struct):
+    """Records before and after, and what goes into the history of those whose attempt has ended."""
+
+    pairs: list[tuple[JobRecord, JobRecord]] = []
+    attempts: dict[UUID, Attempt] = {}
+
+
+def judge_settlements(
+    settlements: Sequence[Settlement], jobs: Mapping[UUID, JobRecord]
+) -> tuple[list[Settled], list[Ended]]:
+    """Which settlements hold, by the tokens of their claims."""
+    answers: list[Settled] = []
+    transitions: dict[UUID, Transition] = {}
+    for settlement in settlements:
+        job = jobs.get(settlement.id)
+        if job is None or job.token != settlement.token:
+            answers.append(Settled.STALE)
+        elif job.stage is not Stage.ACTIVE or settlement.id in transitions:
+            answers.append(Settled.ALREADY)
+        else:
+            transitions[settlement.id] = settlement.transition
+            answers.append(Settled.APPLIED)
+    return answers, [(jobs[id], transition) for id, transition in transitions.items()]
+
+
+def end(ended: Iterable[Ended], now: datetime, *, keep_token: bool = True) -> Changes:
+    """Apply transitions to active jobs. Without its token a job can't be settled by its former holder."""
+    changes = Changes()
+    for job, transition in ended:
+        after = lifecycle.finish(job, transition, now)
+        changes.pairs.append((job, after if keep_token else replace(after, token=None)))
+        if attempt := lifecycle.ended_attempt(job, transition, now):
+            changes.attempts[job.id] = attempt
+    return changes
+
+
+def rescue(orphans: Sequence[JobRecord], now: datetime) -> Changes:
+    """Their worker is gone."""
+    return end(
+        [(job, lifecycle.after_crash(job, crash_of(job.worker))) for job in orphans],
+        now,
+        keep_token=False,
+    )
+
+
+def depart(held: Sequence[JobRecord], now: datetime) -> Changes:
+    """Their worker has taken leave."""
+    return end([(job, lifecycle.after_departure(job)) for job in held], now, keep_token=False)
+
+
+def expire(jobs: Sequence[JobRecord], now: datetime) -> Changes:
+    """They were not started in time."""
+    return Changes(
+        [(job, lifecycle.expire(job, now)) for job in jobs],
+        {job.id: lifecycle.failed_attempt(job, lifecycle.expired_failure(job), now) for job in jobs},
+    )
+
+
+class HeldJob(Protocol):
+    """What must be known of an active job to compare it with what its worker believes."""
+
+    @property
+    def id(self) -> UUID: ...
+    @property
+    def token(self) -> UUID | None: ...
+    @property
+    def is_cancel_requested(self) -> bool: ...
+
+
+class Comparison(msgspec.Struct):
+    """What a worker holds, and what the store thinks that it holds."""
+
+    taken: list[UUID]
+    """It holds them no more."""
+    cancelled: list[UUID]
+    """They are to be cancelled."""
+    unheld: list[UUID]
+    """It does not know of them: the answer to its claim was lost."""
+
+
+def compare(mine: Iterable[HeldJob], held: Held) -> Comparison:
+    active = {job.id: job for job in mine}
+    return Comparison(
+        [id for id, token in held.jobs.items() if id not in active or active[id].token != token],
+        [id for id, job in active.items() if job.is_cancel_requested and id in held.jobs],
+        [id for id, job in active.items() if held.jobs.get(id) != job.token and job.token not in held.claiming],
+    )
+
+
+class Steering(msgspec.Struct):
+    """What came of a person's wish, for each job."""
+
+    rulings: dict[UUID, Ruling] = {}
+    pairs: list[tuple[JobRecord, JobRecord]] = []
+
+    @property
+    def asked_to_stop(self) -> list[UUID]:
+        """Running jobs whose cancellation was asked for."""
+        return [after.id for before, after in self.pairs if after.stage is Stage.ACTIVE and after is not before]
+
+
+def steer(
+    ids: Iterable[UUID],
+    jobs: Mapping[UUID, JobRecord],
+    change: Callable[[JobRecord], JobRecord | None],
+    rival: Callable[[JobRecord], UUID | None] = lambda job: None,
+    on_change: Callable[[JobRecord], None] = lambda job: None,
+) -> Steering:
+    """Change the jobs whose state allows it, and which no `rival` keeps from it. `on_change` sees each at once."""
+    steering = Steering()
+    for id in dict.fromkeys(ids):
+        job = jobs.get(id)
+        holder = rival(job) if job is not None else None
+        changed = None if job is None or holder is not None else change(job)
+        if job is not None and changed is not None:
+            steering.pairs.append((job, changed))
+            on_change(changed)
+        shown = changed or job
+        steering.rulings[id] = Ruling(changed is not None, shown.state if shown else None, holder)
+    return steering
+
+
+def newly_final(pairs: Iterable[tuple[JobRecord, JobRecord]]) -> list[JobRecord]:
+    return [after for before, after in pairs if after.stage in FINAL and before.stage not in FINAL]

@@ -1,0 +1,69 @@
+"""Where the database is: a URL, checked without connecting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from holdfast.errors import InvalidURL
+from holdfast.span import parse_span
+
+_TLS_MODES: Final = ("disable", "allow", "prefer", "require", "verify-ca", "verify-full")
+_EXAMPLE: Final = "postgresql://user:password@host:5432/database"
+
+
+@dataclass(frozen=True)
+class Address:
+    """A database, and how to talk to it.
+
+    `pool_size`, `statement_timeout` and `connect_timeout` are parameters of the URL; all others go to the driver, which
+    knows those of libpq: `sslmode`, `sslrootcert`, `sslcert`, `sslkey`, `application_name`, `passfile`, `host` …
+    """
+
+    url: str
+    """For the driver: without the parameters that are ours."""
+    pool_size: int = 10
+    """Connections at most, for each event loop; a listener and a worker's own one come on top."""
+    statement_timeout: float = 30.0
+    connect_timeout: float = 10.0
+
+    @classmethod
+    def parse(cls, url: str) -> Address:
+        try:
+            parts = urlsplit(url)
+            _ = parts.port
+            parameters = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
+        except ValueError as error:
+            raise InvalidURL(f"This is not a URL: {error}. Write {_EXAMPLE}.") from None
+        if parts.scheme not in ("postgresql", "postgres"):
+            raise InvalidURL(f"{parts.scheme}:// is not known here. Write {_EXAMPLE}.")
+        if parts.fragment:
+            raise InvalidURL("The URL has a '#' in it. In a password, write it as %23.")
+        mode = parameters.get("sslmode", "prefer")
+        if mode not in _TLS_MODES:
+            raise InvalidURL(f"sslmode={mode} is not one of {', '.join(_TLS_MODES)}.")
+        settings = {
+            "pool_size": _size(parameters.pop("pool_size", "10")),
+            "statement_timeout": _seconds("statement_timeout", parameters.pop("statement_timeout", "30s")),
+            "connect_timeout": _seconds("connect_timeout", parameters.pop("connect_timeout", "10s")),
+        }
+        plain = urlunsplit(parts._replace(scheme="postgresql", query=urlencode(parameters)))
+        return cls(plain, **settings)  # type: ignore[arg-type]
+
+
+def _size(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or not 2 <= int(text) <= 1000:
+        raise InvalidURL("pool_size= takes a number of connections from 2 to 1000.")
+    return int(text)
+
+
+def _seconds(name: str, text: str) -> float:
+    try:
+        # libpq writes a bare number of seconds
+        span = parse_span(int(text) if text.isascii() and text.isdigit() else text, name)
+    except ValueError:
+        span = None
+    if span is None or span.total_seconds() <= 0:
+        raise InvalidURL(f"{name}= takes a time such as 30s.")
+    return span.total_seconds()

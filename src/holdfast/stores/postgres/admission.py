@@ -1,0 +1,86 @@
+"""How full each queue is, as far as this process knows: most jobs are let in without asking.
+
+A queue is looked at again when that was too long ago, or when what was let in since then may have brought it near its
+bound; the database then decides, and counts if need be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+import msgspec
+
+from holdfast.errors import QueueFull
+from holdfast.store import QueueRecord
+
+COMFORTABLE: Final = 0.75
+"""Up to this part of a bound jobs are let in on the strength of an earlier look."""
+LARGE: Final = 10_000
+"""A smaller bound is always counted."""
+FRESH_FOR: Final = 0.25
+
+
+class Depth(msgspec.Struct):
+    """A queue, as holdfast.enqueue found it."""
+
+    waiting: int
+    scheduled: int
+    bound: int
+    scheduled_bound: int
+    is_certain: bool = False
+
+
+class Lack(msgspec.Struct):
+    """Why a call was refused: so many jobs were in the queue, and so many more would have come."""
+
+    queue: str
+    waiting: int
+    scheduled: int
+    bound: int
+    scheduled_bound: int
+    more_waiting: int
+    more_scheduled: int
+
+    def refusal(self) -> QueueFull:
+        found = QueueRecord(self.queue, self.waiting, self.scheduled, self.bound, None, self.scheduled_bound)
+        refusal = found.refuse(self.more_waiting, self.more_scheduled)
+        assert refusal is not None
+        return refusal
+
+
+class Admission:
+    """What this process knows of the queues it enqueues to. Forgotten, it is learnt again with the next enqueue."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[float, Depth]] = {}
+
+    def admits(self, more: Mapping[str, int], monotonic: float) -> bool:
+        """Whether so many jobs for these queues may go in without a look, each of them."""
+        return all(self._admits(queue, number, monotonic) for queue, number in more.items())
+
+    def _admits(self, queue: str, more: int, monotonic: float) -> bool:
+        looked_at, depth = self._known.get(queue, (-1.0, None))
+        if depth is None or monotonic - looked_at > FRESH_FOR:
+            return False
+        return (
+            min(depth.bound, depth.scheduled_bound) >= LARGE
+            and depth.waiting + more <= COMFORTABLE * depth.bound
+            and depth.scheduled + more <= COMFORTABLE * depth.scheduled_bound
+        )
+
+    def count(self, more: Mapping[str, int]) -> None:
+        """So many jobs went in. When they are due does not matter here: they count as both."""
+        for queue, number in more.items():
+            known = self._known.get(queue)
+            if known is not None:
+                known[1].waiting += number
+                known[1].scheduled += number
+
+    def learn(self, found: Mapping[str, Depth], monotonic: float) -> None:
+        for queue, depth in found.items():
+            self._known[queue] = (monotonic, depth)
+
+    def forget(self, queues: Iterable[str]) -> None:
+        for queue in queues:
+            self._known.pop(queue, None)

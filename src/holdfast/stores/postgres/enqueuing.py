@@ -1,0 +1,202 @@
+"""New jobs on their way into the database, in two lanes.
+
+Jobs with keys go in a lane of their own: a key may be in use by a transaction that its user keeps open, and who
+waits for that must not hold up the others. A call that meets such a key leaves the lane, and waits by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+
+import asyncpg
+
+from holdfast.errors import HoldfastError, OutcomeUnknown, StoreUnavailable
+from holdfast.job import NewJob
+from holdfast.keys import KeyName
+from holdfast.store import Enqueued, Hint, HintKind
+from holdfast.stores.postgres.admission import Admission
+from holdfast.stores.postgres.branch import Branch
+from holdfast.stores.postgres.connection import Connection
+from holdfast.stores.postgres.lanes import Call, Lane
+from holdfast.stores.postgres.request import Options, Outcome, Request, is_plain, key_names
+from holdfast.stores.postgres.statements import statement
+
+JobCall = Call[NewJob, Enqueued]
+
+_LANE_PATIENCE = 250
+_STRAY_PATIENCE = 5_000
+"""Milliseconds to wait for a transaction that uses a key: in the lane, and by itself."""
+_MOST_STRAYS = 100
+_STRAYS_AT_ONCE = 2
+
+
+class Enqueuing:
+    """One event loop's lanes."""
+
+    def __init__(
+        self,
+        branch: Branch,
+        admission: Admission,
+        send: Callable[[list[Hint]], None],
+        make_options: Callable[[], Awaitable[Options]],
+    ) -> None:
+        self._branch = branch
+        self._admission = admission
+        self._send = send
+        self._make_options = make_options
+        self._plain: Lane[NewJob, Enqueued] = Lane(self._flush_plain)
+        self._keyed: Lane[NewJob, Enqueued] = Lane(self._flush_keyed)
+        self._stuck: set[KeyName] = set()
+        self._strays: set[asyncio.Task[None]] = set()
+        self._stray_places = asyncio.Semaphore(_STRAYS_AT_ONCE)
+
+    async def run(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        return await (self._plain if is_plain(jobs) else self._keyed).run(jobs)
+
+    async def drain(self) -> None:
+        await self._plain.drain()
+        await self._keyed.drain()
+        while self._strays:
+            await asyncio.wait(self._strays)
+
+    # ── lanes ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _flush_plain(self, calls: list[JobCall]) -> None:
+        await self._enqueue(calls, None)
+
+    async def _flush_keyed(self, calls: list[JobCall]) -> None:
+        stuck = [call for call in calls if self._stuck and not self._stuck.isdisjoint(key_names(call.items))]
+        for batch in _without_shared_ids([call for call in calls if call not in stuck]):
+            try:
+                await self._enqueue(batch, _LANE_PATIENCE)
+            except asyncpg.LockNotAvailableError:
+                stuck += batch
+        for call in stuck:
+            self._leave(call)
+
+    def _leave(self, call: JobCall) -> None:
+        """Let a call wait by itself."""
+        if len(self._strays) >= _MOST_STRAYS:
+            call.fail(_held_up())
+            return
+        task = asyncio.create_task(self._wait_alone(call))
+        self._strays.add(task)
+        task.add_done_callback(self._strays.discard)
+
+    async def _wait_alone(self, call: JobCall) -> None:
+        names = key_names(call.items)
+        async with self._stray_places:
+            self._stuck |= names
+            try:
+                await self._enqueue([call], _STRAY_PATIENCE)
+            except asyncpg.LockNotAvailableError:
+                call.fail(_held_up())
+            except BaseException as error:
+                call.fail(error)
+                raise
+            finally:
+                self._stuck -= names
+
+    # ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _enqueue(self, calls: list[JobCall], lock_timeout: int | None) -> None:
+        """Do calls in one transaction; one by one if one of them can't be done and spoils it for the others."""
+        try:
+            outcome = await self._ask(calls, lock_timeout)
+        except (StoreUnavailable, OutcomeUnknown) as error:
+            if isinstance(error.__cause__, asyncpg.LockNotAvailableError) and lock_timeout is not None:
+                raise error.__cause__ from None
+            _fail(calls, error)
+        except HoldfastError as error:
+            if len(calls) == 1:
+                _fail(calls, error)
+                return
+            for call in calls:
+                await self._enqueue([call], lock_timeout)
+        else:
+            for call, answer in zip(calls, outcome.calls, strict=True):
+                if isinstance(answer, HoldfastError):
+                    call.fail(answer)
+                else:
+                    call.answer(answer)
+
+    async def _ask(self, calls: list[JobCall], lock_timeout: int | None) -> Outcome:
+        options = await self._make_options()
+        options.is_locking = True
+        options.lock_timeout = lock_timeout
+        jobs = [call.items for call in calls]
+        request = Request(jobs)
+        if request.is_empty:
+            return request.unasked()
+        more, now = request.counts(), asyncio.get_running_loop().time()
+        options.is_admitted = self._admission.admits(more, now)
+
+        async def work(connection: Connection) -> Outcome:
+            return await _call(connection, request, options)
+
+        async def replay(connection: Connection) -> Outcome:
+            # What came through the first time fills the queues too, so they must be looked at anew.
+            options.is_admitted = False
+            return await _call(connection, Request(jobs, is_replay=True), options)
+
+        try:
+            outcome = await self._branch.run(work, replay=replay, advice="Enqueue the jobs again with options(id=…).")
+        except OutcomeUnknown as error:
+            error.ids = [new.id for call in calls for new in call.items]
+            raise
+        self._admission.learn(outcome.depths, now)
+        self._admission.count({queue: number for queue, number in more.items() if not _is_counted(outcome, queue)})
+        ready = {new.queue for new in self._accepted(calls, outcome) if new.delay is None and new.at is None}
+        if ready:
+            self._send([Hint(HintKind.WORK, frozenset(ready))])
+        return outcome
+
+    def _accepted(self, calls: list[JobCall], outcome: Outcome) -> list[NewJob]:
+        return [
+            new
+            for call, answer in zip(calls, outcome.calls, strict=True)
+            if not isinstance(answer, HoldfastError)
+            for new in call.items
+        ]
+
+
+async def _call(connection: Connection, request: Request, options: Options) -> Outcome:
+    answer = await connection.fetch_value(statement("enqueue"), request.jobs(), request.options(options))
+    return request.read(answer)
+
+
+def _is_counted(outcome: Outcome, queue: str) -> bool:
+    depth = outcome.depths.get(queue)
+    return depth is not None and depth.is_certain
+
+
+def _fail(calls: list[JobCall], error: HoldfastError) -> None:
+    for call in calls:
+        mine = error
+        if isinstance(error, OutcomeUnknown):
+            mine = OutcomeUnknown(str(error), ids=[new.id for new in call.items])
+            mine.__cause__ = error.__cause__
+        call.fail(mine)
+
+
+def _held_up() -> StoreUnavailable:
+    return StoreUnavailable(
+        "A transaction that is still open uses the same idempotency or unique key, so it can't be told whether the job "
+        "is there. Nothing was written; try again when that transaction has ended."
+    )
+
+
+def _without_shared_ids(calls: list[JobCall]) -> list[list[JobCall]]:
+    """Batches in which no id stands twice. Mostly there is one."""
+    batches: list[tuple[list[JobCall], set[object]]] = []
+    for call in calls:
+        ids = {new.id for new in call.items}
+        for batch, seen in batches:
+            if seen.isdisjoint(ids):
+                batch.append(call)
+                seen |= ids
+                break
+        else:
+            batches.append(([call], set(ids)))
+    return [batch for batch, _ in batches]

@@ -1,0 +1,87 @@
+"""Group commit: what arrives while a batch is under way forms the next one.
+
+There is no timer, so a lone caller waits for nobody, and a crowd shares one round trip and
+one wait for the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Generic, TypeVar
+
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
+
+MOST_WAITING = 1000
+"""Calls of one event loop that may wait in one lane; further ones wait for a place."""
+_MOST_WEIGHT = 10_000
+
+
+class Call(Generic[Item, Answer]):
+    """Items that one caller gave, and where the answers go."""
+
+    __slots__ = ("future", "items")
+
+    def __init__(self, items: Sequence[Item], future: asyncio.Future[list[Answer]]) -> None:
+        self.items = items
+        self.future = future
+
+    def answer(self, answers: list[Answer]) -> None:
+        if not self.future.done():  # the caller may have been cancelled; what it asked for happened all the same
+            self.future.set_result(answers)
+
+    def fail(self, error: BaseException) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class Lane(Generic[Item, Answer]):
+    """Calls on their way into the database, on one event loop. `flush` answers each of those it is given."""
+
+    def __init__(self, flush: Callable[[list[Call[Item, Answer]]], Awaitable[None]]) -> None:
+        self._flush = flush
+        self._waiting: deque[Call[Item, Answer]] = deque()
+        self._places = asyncio.Semaphore(MOST_WAITING)
+        self._task: asyncio.Task[None] | None = None
+
+    async def run(self, items: Sequence[Item]) -> list[Answer]:
+        """Put items in, and wait for their answers. Cancelling the caller undoes nothing, and disturbs nobody."""
+        await self._places.acquire()
+        call: Call[Item, Answer] = Call(items, asyncio.get_running_loop().create_future())
+        self._waiting.append(call)
+        if self._task is None:
+            # Its first step comes with the next turn of the loop, so what else is put in meanwhile goes along.
+            self._task = asyncio.create_task(self._serve())
+        return await call.future
+
+    async def _serve(self) -> None:
+        try:
+            while self._waiting:
+                batch = self._take()
+                try:
+                    await self._flush(batch)
+                except BaseException as error:
+                    for call in batch:
+                        call.fail(error)
+                    if not isinstance(error, Exception):
+                        raise
+                finally:
+                    for _ in batch:
+                        self._places.release()
+        finally:
+            self._task = None
+
+    def _take(self) -> list[Call[Item, Answer]]:
+        batch = [self._waiting.popleft()]
+        weight = len(batch[0].items)
+        while self._waiting and weight + len(self._waiting[0].items) <= _MOST_WEIGHT:
+            batch.append(self._waiting.popleft())
+            weight += len(batch[-1].items)
+        return batch
+
+    async def drain(self) -> None:
+        """Wait until everything that was put in has been answered."""
+        while self._task is not None:
+            await asyncio.wait([self._task])

@@ -1,0 +1,496 @@
+-- Jobs, the keys that lead to them, what went wrong, and who works.
+-- Times are microseconds since 1970 in UTC.
+-- stage: 1 scheduled, 2 ready, 3 active, 4 completed, 5 cancelled, 6 dead.
+-- lane: 0 given back, 1 fresh. delivery: 0 at least once, 1 at most once, 2 transactional.
+
+-- Which database this is: an app refuses to enqueue in a transaction on another one.
+create table holdfast.instance (
+    id uuid not null default gen_random_uuid()
+);
+insert into holdfast.instance default values;
+
+create function holdfast.now() returns bigint language sql volatile parallel safe as $$
+    select (extract(epoch from clock_timestamp()) * 1000000)::bigint
+$$;
+
+-- Drawn at every write that makes a job ready, after the transaction has got its number: a claimer that has seen all
+-- transactions up to a number end knows that no smaller place can turn up any more.
+create sequence holdfast.places;
+
+create table holdfast.jobs (
+    id                  uuid     primary key,
+    place               bigint   not null,
+    created_at          bigint   not null,
+    due_at              bigint   not null,
+    expires_at          bigint,
+    started_at          bigint,
+    finished_at         bigint,
+    cancel_requested_at bigint,
+    worker              uuid,
+    token               uuid,
+    max_attempts        integer  not null,
+    attempt             integer  not null default 0,
+    runs                integer  not null default 0,
+    crashes             integer  not null default 0,
+    waits               integer  not null default 0,
+    pool_tries          integer  not null default 0,
+    generation          integer  not null default 0,
+    edits               integer  not null default 0,
+    stage               smallint not null,
+    priority            smallint not null,
+    lane                smallint not null default 1,
+    delivery            smallint not null,
+    task                text     not null,
+    queue               text     not null,
+    args                text     not null,
+    result              text,
+    idempotency_key     text,
+    unique_key          text,
+    tags                text[],
+    context             text,
+    error_type          text,
+    error_message       text,
+    cancel_reason       text
+) with (
+    -- Every job leaves two dead versions of its row behind. Sweep them up often and without pauses.
+    autovacuum_vacuum_scale_factor = 0.02,
+    autovacuum_vacuum_threshold = 5000,
+    autovacuum_vacuum_insert_scale_factor = 0.1,
+    autovacuum_vacuum_cost_delay = 0,
+    autovacuum_analyze_scale_factor = 0.05
+);
+
+-- Only live states are indexed, so that a finished job costs nothing but its row and its id.
+create index jobs_ready on holdfast.jobs (queue, priority desc, lane, place) where stage = 2;
+create index jobs_due on holdfast.jobs (due_at, id) where stage = 1;
+create index jobs_delayed on holdfast.jobs (queue, attempt) where stage = 1;
+create index jobs_active on holdfast.jobs (worker) where stage = 3;
+create index jobs_dead on holdfast.jobs (id) where stage = 6;
+create index jobs_expiring on holdfast.jobs (expires_at) where stage < 3 and expires_at is not null;
+
+create table holdfast.keys (
+    task         text     not null,
+    kind         smallint not null,
+    key          text     not null,
+    job          uuid     not null,
+    fingerprint  bytea,
+    window_until bigint,
+    expires_at   bigint,
+    primary key (task, kind, key)
+);
+
+create index keys_of_job on holdfast.keys (job);
+create index keys_ending on holdfast.keys (expires_at) where expires_at is not null;
+
+create table holdfast.failures (
+    seq        bigint   generated always as identity primary key,
+    job        uuid     not null,
+    run        integer  not null,
+    generation integer  not null,
+    started_at bigint,
+    ended_at   bigint   not null,
+    worker     uuid,
+    kind       text     not null,
+    error_type text     not null,
+    message    text     not null,
+    traceback  text
+);
+
+create index failures_of_job on holdfast.failures (job);
+
+-- How many jobs waited at measured_at. That is counted now and then, not kept: a row that every producer changed
+-- would make them wait for each other's commit.
+create table holdfast.queues (
+    name            text    primary key,
+    waiting         bigint  not null default 0,
+    scheduled       bigint  not null default 0,
+    measured_at     bigint  not null default 0,
+    measured_in     bigint  not null default 0,
+    declared_bound  integer not null default 100000,
+    override_bound  integer,
+    scheduled_bound integer not null default 100000,
+    paused_at       bigint
+) with (fillfactor = 50);
+
+create table holdfast.workers (
+    id         uuid    primary key,
+    name       text    not null,
+    host       text    not null,
+    pid        integer not null,
+    queues     text[]  not null,
+    started_at bigint  not null,
+    beat_at    bigint  not null,
+    beat       bigint  not null,
+    dead_at    bigint,
+    is_locked  boolean not null default false
+) with (fillfactor = 50);
+
+-- The session lock by which others see that a worker's process is there.
+create function holdfast.lock_of(worker uuid) returns bigint language sql immutable parallel safe as $$
+    select ('x' || right(replace(worker::text, '-', ''), 16))::bit(64)::bigint
+$$;
+
+create table holdfast.tasks (
+    name         text    primary key,
+    definition   text    not null,
+    revision     integer not null,
+    published_at bigint  not null
+);
+
+-- ── enqueuing: one function that takes text, so that every driver and every language can call it ──────────────────
+
+create type holdfast.new_job as (
+    id              uuid,
+    task            text,
+    queue           text,
+    args            text,
+    priority        smallint,
+    max_attempts    integer,
+    delivery        smallint,
+    delay           bigint,
+    at              bigint,
+    expires_in      bigint,
+    expires_at      bigint,
+    idempotency_key text,
+    fingerprint     bytea,
+    unique_key      text,
+    unique_window   bigint,
+    tags            text[],
+    context         text,
+    is_repeat       boolean
+);
+
+-- How many jobs wait in a queue and how many are scheduled; there is no need to count further than `most`.
+create function holdfast.measure(
+    queue_name text, most bigint, out waiting bigint, out scheduled bigint
+) language sql volatile as $$
+    select
+        (select count(*) from (select from holdfast.jobs where stage = 2 and queue = queue_name limit most) as ready)
+        + (
+            select count(*)
+            from (select from holdfast.jobs where stage = 1 and queue = queue_name and attempt > 0 limit most) as retrying
+        ),
+        (
+            select count(*)
+            from (select from holdfast.jobs where stage = 1 and queue = queue_name and attempt = 0 limit most) as later
+        )
+$$;
+
+-- How full a queue is, and whether that is certain: then nobody else can enqueue to it before this transaction ends.
+--
+-- Far below a large bound, what somebody counted a moment ago will do. Otherwise the queue is locked and counted,
+-- unless the caller must not wait.
+create function holdfast.look_at_queue(
+    queue_name text, more bigint, declared json, is_locking boolean,
+    out waiting bigint, out scheduled bigint, out bound bigint, out scheduled_bound bigint, out is_certain boolean
+) language plpgsql as $$
+declare
+    known   holdfast.queues;
+    started bigint := holdfast.now();
+begin
+    select * into known from holdfast.queues where name = queue_name;
+    bound := coalesce(known.override_bound, (declared -> queue_name ->> 0)::bigint, known.declared_bound, 100000);
+    scheduled_bound := coalesce((declared -> queue_name ->> 1)::bigint, known.scheduled_bound, 100000);
+    waiting := known.waiting;
+    scheduled := known.scheduled;
+    is_certain := false;
+    if known.measured_at is null or known.measured_at + greatest(250000, 20 * known.measured_in) < started then
+        select * into waiting, scheduled from holdfast.measure(queue_name, greatest(bound, scheduled_bound));
+        if is_locking then
+            perform holdfast.publish_depth(queue_name, waiting, scheduled, started);
+        end if;
+    end if;
+    if least(bound, scheduled_bound) >= 10000
+        and waiting + more <= 0.75 * bound and scheduled + more <= 0.75 * scheduled_bound then
+        return;
+    end if;
+    if is_locking then
+        perform pg_advisory_xact_lock(1215261793, hashtext(queue_name));
+        started := holdfast.now();
+    end if;
+    select * into waiting, scheduled from holdfast.measure(queue_name, greatest(bound, scheduled_bound));
+    is_certain := true;
+end
+$$;
+
+create function holdfast.publish_depth(
+    queue_name text, new_waiting bigint, new_scheduled bigint, started bigint
+) returns void language sql as $$
+    insert into holdfast.queues (name, waiting, scheduled, measured_at, measured_in)
+    values (queue_name, new_waiting, new_scheduled, started, holdfast.now() - started)
+    on conflict (name) do update set
+        waiting = excluded.waiting,
+        scheduled = excluded.scheduled,
+        measured_at = excluded.measured_at,
+        measured_in = excluded.measured_in
+$$;
+
+-- Take the keys of a new job, or return the job that has one of them. Refusals are raised as HF001, and their message
+-- is the answer.
+create function holdfast.resolve_keys(new holdfast.new_job, moment bigint) returns uuid language plpgsql as $$
+declare
+    holder record;
+    took   integer;
+begin
+    loop
+        select * into holder
+        from holdfast.keys as k
+        where k.task = new.task
+          and (k.kind, k.key) in ((1::smallint, new.idempotency_key), (2::smallint, new.unique_key))
+          and (k.expires_at is null or k.expires_at > moment)
+        order by k.kind
+        limit 1;
+        if found then
+            if holder.kind = 1 and holder.fingerprint is distinct from new.fingerprint then
+                raise exception using errcode = 'HF001', message = json_build_object(
+                    'because', 'key', 'task', new.task, 'key', new.idempotency_key, 'existing', holder.job
+                )::text;
+            end if;
+            return holder.job;
+        end if;
+        insert into holdfast.keys (task, kind, key, job, fingerprint, window_until)
+        select new.task, mine.kind, mine.key, new.id, mine.fingerprint, mine.window_until
+        from (
+            values
+                (1, new.idempotency_key, new.fingerprint, null::bigint),
+                (2, new.unique_key, null, moment + new.unique_window)
+        ) as mine (kind, key, fingerprint, window_until)
+        where mine.key is not null
+        on conflict (task, kind, key) do update set
+            job = excluded.job,
+            fingerprint = excluded.fingerprint,
+            window_until = excluded.window_until,
+            expires_at = null
+        where keys.expires_at <= moment;
+        get diagnostics took = row_count;
+        if took = num_nonnulls(new.idempotency_key, new.unique_key) then
+            return null;
+        end if;
+        -- Somebody took one since we looked. Give back what we have, and look again.
+        delete from holdfast.keys as k where k.job = new.id;
+    end loop;
+end
+$$;
+
+-- Take the keys of all these jobs; false if any of them is taken already, or stands there twice.
+create function holdfast.take_new_keys(jobs holdfast.new_job[], moment bigint) returns boolean language plpgsql as $$
+declare
+    wanted integer;
+    took   integer;
+begin
+    select count(idempotency_key) + count(unique_key) into wanted from unnest(jobs);
+    insert into holdfast.keys (task, kind, key, job, fingerprint, window_until)
+    select new.task, mine.kind, mine.key, new.id, mine.fingerprint, mine.window_until
+    from unnest(jobs) as new
+    cross join lateral (
+        values
+            (1, new.idempotency_key, new.fingerprint, null::bigint),
+            (2, new.unique_key, null, moment + new.unique_window)
+    ) as mine (kind, key, fingerprint, window_until)
+    where mine.key is not null
+    order by new.task, mine.kind, mine.key
+    on conflict (task, kind, key) do nothing;
+    get diagnostics took = row_count;
+    return took = wanted;
+end
+$$;
+
+-- The id of a job that is there already under the id of a new one.
+create function holdfast.resolve_id(new holdfast.new_job) returns uuid language plpgsql as $$
+declare
+    there record;
+begin
+    select j.task, j.args into there from holdfast.jobs as j where j.id = new.id;
+    if not found then
+        return null;
+    end if;
+    if (there.task, there.args) is distinct from (new.task, new.args) then
+        raise exception using errcode = 'HF001', message = json_build_object('because', 'id', 'existing', new.id)::text;
+    end if;
+    return new.id;
+end
+$$;
+
+-- Enqueue jobs in the transaction that is open, and answer in JSON.
+--
+-- The request is an object. Only "jobs" must be there.
+--     jobs          the jobs. Each needs id (a UUIDv7), task, queue and args (JSON, as text); the other fields are those
+--                   of holdfast.new_job. No id may stand there twice.
+--     sizes         cuts the jobs into calls: so many for each. A call is done whole or not at all. By default, one call.
+--     instance      the instance that the caller means
+--     is_plain      no job has a key, nor an id that might be there already
+--     has_repeats   some ids might be there already
+--     is_admitted   the caller knows that there is room
+--     is_locking    wait for other producers, to keep bounds exactly; otherwise they may be passed by what others
+--                   enqueue at the same time
+--     declared      {queue: [bound, bound of scheduled jobs]} that the caller's code declares
+--     lock_timeout  how many milliseconds to wait for a transaction that is using one of the keys
+--     now           the time, for tests
+-- The answer is an object.
+--     found         {position: id} for each job that was there before
+--     refused       {call: {"because": "room" | "key" | "id", …}}
+--     queues        {queue: {waiting, scheduled, bound, scheduled_bound}}, where it was looked at
+-- or {"because": "instance"}. A refusal raises nothing, so that the caller's transaction stays usable.
+create function holdfast.enqueue(jobs text, options text default '{}') returns text language plpgsql
+    set search_path = pg_catalog, pg_temp
+    -- On the caller's connection nobody else would see to it that a small table's plan is not kept for a large one.
+    set enable_seqscan = off
+    set enable_hashjoin = off
+    set enable_mergejoin = off
+    set jit = off
+as $$
+declare
+    asked       constant json    := options::json;
+    moment      constant bigint  := coalesce((asked ->> 'now')::bigint, holdfast.now());
+    is_plain    constant boolean := coalesce((asked ->> 'is_plain')::boolean, false);
+    is_admitted constant boolean := coalesce((asked ->> 'is_admitted')::boolean, false);
+    is_locking  constant boolean := coalesce((asked ->> 'is_locking')::boolean, false);
+    listed      constant json    := jobs::json; -- apart from the options, since each look into JSON reads all of it
+    started     constant bigint  := holdfast.now();
+    walked     holdfast.new_job[];
+    must_walk  boolean   := not is_plain;
+    sizes      integer[] := array(select json_array_elements_text(asked -> 'sizes')::integer);
+    queues     jsonb     := '{}'; -- how full they are, with what was admitted so far
+    room       jsonb;             -- the same with the call at hand
+    matched    jsonb     := '{}';
+    matches    jsonb;
+    refused    jsonb     := '{}';
+    skipped    integer[] := '{}'; -- the positions of jobs that are not inserted
+    first      integer   := 1;
+    spot       integer;
+    job        holdfast.new_job;
+    counted_as text;
+    existing   uuid;
+    queue      record;
+begin
+    if asked ->> 'instance' <> (select id::text from holdfast.instance) then
+        return '{"because": "instance"}';
+    end if;
+    if current_setting('synchronous_commit') = 'off' then
+        perform set_config('synchronous_commit', 'on', true);
+    end if;
+    if asked ->> 'lock_timeout' is not null then
+        perform set_config('lock_timeout', asked ->> 'lock_timeout', true);
+    end if;
+    perform pg_current_xact_id(); -- before any place is drawn
+    if not is_plain or not is_admitted then
+        walked := array(select new from json_populate_recordset(null::holdfast.new_job, listed) as new);
+    end if;
+
+    if not is_admitted then
+        for queue in select new.queue as name, count(*) as more from unnest(walked) as new group by 1 order by 1 loop
+            room := to_jsonb(holdfast.look_at_queue(queue.name, queue.more, asked -> 'declared', is_locking));
+            queues := queues || jsonb_build_object(queue.name, room);
+            must_walk := must_walk or (room ->> 'is_certain')::boolean;
+        end loop;
+    end if;
+
+    -- Mostly every key is new. Then one statement takes them all, in an order that is the same for everybody.
+    if must_walk and queues = '{}' and not coalesce((asked ->> 'has_repeats')::boolean, true) then
+        begin
+            must_walk := not holdfast.take_new_keys(walked, moment);
+            if must_walk then
+                raise exception using errcode = 'HF001', message = 'some are taken';
+            end if;
+        exception when sqlstate 'HF001' then
+            null;
+        end;
+    end if;
+
+    if must_walk and sizes = '{}' then
+        sizes := array[cardinality(walked)];
+    end if;
+    for number in 1 .. case when must_walk then cardinality(sizes) else 0 end loop
+        room := queues;
+        matches := '{}';
+        spot := first - 1;
+        begin
+            foreach job in array walked[first : first + sizes[number] - 1] loop
+                spot := spot + 1;
+                existing := case when job.is_repeat then holdfast.resolve_id(job) end;
+                if existing is null and num_nonnulls(job.idempotency_key, job.unique_key) > 0 then
+                    existing := holdfast.resolve_keys(job, moment);
+                end if;
+                if existing is not null then
+                    matches := matches || jsonb_build_object(spot - 1, existing);
+                elsif room ? job.queue then
+                    counted_as := case when coalesce(job.at, moment + job.delay) > moment then 'scheduled' else 'waiting' end;
+                    room := jsonb_set(
+                        room, array[job.queue, counted_as], to_jsonb((room -> job.queue ->> counted_as)::bigint + 1)
+                    );
+                end if;
+            end loop;
+            perform holdfast.check_room(queues, room);
+            queues := room;
+            matched := matched || matches;
+            skipped := skipped || array(select jsonb_object_keys(matches)::integer + 1);
+        exception when sqlstate 'HF001' then
+            refused := refused || jsonb_build_object(number - 1, sqlerrm::jsonb);
+            skipped := skipped || array(select generate_series(first, first + sizes[number] - 1));
+        end;
+        first := first + sizes[number];
+    end loop;
+
+    insert into holdfast.jobs (
+        id, place, created_at, due_at, expires_at, max_attempts, stage, priority, delivery,
+        task, queue, args, idempotency_key, unique_key, tags, context
+    )
+    select
+        new.id,
+        nextval('holdfast.places'),
+        moment,
+        due.at,
+        coalesce(due.at + new.expires_in, new.expires_at),
+        coalesce(new.max_attempts, 5),
+        case when due.at > moment then 1 else 2 end,
+        coalesce(new.priority, 5),
+        coalesce(new.delivery, 0),
+        new.task,
+        new.queue,
+        new.args,
+        new.idempotency_key,
+        new.unique_key,
+        new.tags,
+        new.context
+    from json_populate_recordset(null::holdfast.new_job, listed) with ordinality as new (
+        id, task, queue, args, priority, max_attempts, delivery, delay, at, expires_in, expires_at,
+        idempotency_key, fingerprint, unique_key, unique_window, tags, context, is_repeat, spot
+    )
+    cross join lateral (select greatest(coalesce(new.at, moment + coalesce(new.delay, 0)), moment)) as due (at)
+    where new.spot <> all (skipped)
+    on conflict (id) do nothing;
+
+    for queue in select key as name, value as depth from jsonb_each(queues) order by 1 loop
+        if is_locking and (queue.depth ->> 'is_certain')::boolean then
+            perform holdfast.publish_depth(
+                queue.name, (queue.depth ->> 'waiting')::bigint, (queue.depth ->> 'scheduled')::bigint, started
+            );
+        end if;
+    end loop;
+    return json_build_object('found', matched, 'refused', refused, 'queues', queues);
+end
+$$;
+
+-- Raise a refusal if a queue has more in it than it may, and it would be this call that put it there.
+create function holdfast.check_room(before jsonb, after jsonb) returns void language plpgsql as $$
+declare
+    queue record;
+begin
+    for queue in
+        select key as name, value as depth, before -> key as depth_before from jsonb_each(after) order by 1
+    loop
+        if ((queue.depth ->> 'waiting')::bigint > (queue.depth ->> 'bound')::bigint
+                and queue.depth -> 'waiting' <> queue.depth_before -> 'waiting')
+            or ((queue.depth ->> 'scheduled')::bigint > (queue.depth ->> 'scheduled_bound')::bigint
+                and queue.depth -> 'scheduled' <> queue.depth_before -> 'scheduled') then
+            raise exception using errcode = 'HF001', message = json_build_object(
+                'because', 'room', 'queue', queue.name,
+                'waiting', queue.depth_before -> 'waiting', 'scheduled', queue.depth_before -> 'scheduled',
+                'bound', queue.depth -> 'bound', 'scheduled_bound', queue.depth -> 'scheduled_bound',
+                'more_waiting', (queue.depth ->> 'waiting')::bigint - (queue.depth_before ->> 'waiting')::bigint,
+                'more_scheduled', (queue.depth ->> 'scheduled')::bigint - (queue.depth_before ->> 'scheduled')::bigint
+            )::text;
+        end if;
+    end loop;
+end
+$$;

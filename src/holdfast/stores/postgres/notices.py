@@ -1,0 +1,164 @@
+"""Hints between processes, by NOTIFY and LISTEN.
+
+NOTIFY takes a lock on the whole cluster when its transaction commits, so it never stands in one that waits for the
+disk: a hint is sent after the commit, by itself. While one is under way, others gather and are merged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from holdfast.store import Hint, HintKind
+from holdfast.stores.hints import HintHub, merge
+from holdfast.stores.postgres.connection import Connection
+from holdfast.stores.postgres.statements import statement
+
+_MOST_IDS = 150
+_MOST_QUEUES = 30
+"""A payload has less than 8,000 bytes. A hint that would name more names none, which means all."""
+_LOOK_EVERY = 15.0
+_LONGEST_PAUSE = 2.0
+
+
+class Notice(msgspec.Struct, array_like=True):
+    """A hint on its way."""
+
+    sender: UUID
+    kind: HintKind
+    queues: list[str]
+    ids: list[UUID]
+
+
+_notices = msgspec.json.Decoder(Notice)
+
+
+def encode(hint: Hint, sender: UUID) -> str:
+    queues = sorted(hint.queues) if len(hint.queues) <= _MOST_QUEUES else []
+    ids = list(hint.ids) if len(hint.ids) <= _MOST_IDS else []
+    return msgspec.json.encode(Notice(sender, hint.kind, queues, ids)).decode()
+
+
+def decode(payload: str, sender: UUID) -> Hint | None:
+    """A hint of somebody else; None for our own, which have been passed on already, and for what nobody understands."""
+    try:
+        notice = _notices.decode(payload)
+    except msgspec.DecodeError:
+        return None
+    if notice.sender == sender:
+        return None
+    return Hint(notice.kind, frozenset(notice.queues), frozenset(notice.ids))
+
+
+class Messenger:
+    """Sends the hints of one event loop to other processes, one message at a time."""
+
+    def __init__(self, sender: UUID, run: Callable[[Callable[[Connection], Awaitable[None]]], Awaitable[None]]) -> None:
+        self._sender = sender
+        self._run = run
+        self._pending: dict[HintKind, Hint] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    def send(self, hints: Iterable[Hint]) -> None:
+        for hint in hints:
+            earlier = self._pending.get(hint.kind)
+            self._pending[hint.kind] = hint if earlier is None else merge(earlier, hint)
+        if self._pending and self._task is None:
+            self._task = asyncio.create_task(self._serve())
+
+    async def _serve(self) -> None:
+        try:
+            while self._pending:
+                hints, self._pending = list(self._pending.values()), {}
+                payloads = [encode(hint, self._sender) for hint in hints]
+                with contextlib.suppress(Exception):  # hints may be lost: whoever waits also looks now and then
+                    await self._run(lambda connection, sent=payloads: connection.execute(statement("notify"), sent))
+        finally:
+            self._task = None
+
+    async def drain(self) -> None:
+        while self._task is not None:
+            await asyncio.wait([self._task])
+
+
+class Listener:
+    """Passes on what others send, while anybody waits on this event loop. It comes back when its connection is lost."""
+
+    def __init__(self, sender: UUID, hub: HintHub, connect: Callable[[], Awaitable[Connection | None]]) -> None:
+        """`connect` gives None where nobody can listen, behind a pooler."""
+        self._sender = sender
+        self._hub = hub
+        self._connect = connect
+        self._users = 0
+        self._task: asyncio.Task[None] | None = None
+        self._is_ready = asyncio.Event()
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        self._users += 1
+        try:
+            if self._task is None or self._task.done():
+                self._is_ready.clear()
+                self._task = asyncio.create_task(self._serve())
+            # Whoever looks after this sees everything that no hint will tell of. Without a server, polling must do.
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(2):
+                    await self._is_ready.wait()
+            yield
+        finally:
+            self._users -= 1
+            if not self._users:
+                await self.stop()
+
+    async def stop(self) -> None:
+        task, self._task = self._task, None
+        if task is not None:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+
+    async def _serve(self) -> None:
+        pause = 0.05
+        while True:
+            try:
+                connection = await self._connect()
+                if connection is None:
+                    self._is_ready.set()
+                    return
+                pause = 0.05
+                await self._listen(connection)
+            except Exception:
+                pass  # it is lost, or there is none: try again
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _listen(self, connection: Connection) -> None:
+        lost = asyncio.Event()
+        raw = connection.raw
+        raw.add_termination_listener(lambda _: lost.set())
+        try:
+            await raw.add_listener("holdfast", self._on_notice)
+            # What was sent while nobody listened is gone.
+            self._hub.publish(Hint(kind) for kind in self._hub.kinds)
+            self._is_ready.set()
+            while not lost.is_set():
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_LOOK_EVERY):
+                        await lost.wait()
+                if not lost.is_set():
+                    await raw.fetchval("select 1", timeout=5)  # a peer that is gone does not always say so
+        finally:
+            self._is_ready.clear()
+            connection.terminate()
+
+    def _on_notice(self, _connection: Any, _process: int, _channel: str, payload: object) -> None:
+        hint = decode(str(payload), self._sender)
+        if hint is not None:
+            self._hub.publish([hint])

@@ -1,0 +1,84 @@
+"""Filters as SQL over holdfast.jobs. Values are always bound; names come from this file only."""
+
+from __future__ import annotations
+
+from typing import Any
+from uuid import UUID
+
+from holdfast.job import JobState
+from holdfast.moment import to_microseconds
+from holdfast.store import Filter
+from holdfast.stores.filters import check_filter, path_of
+
+_STATES = {
+    JobState.PENDING: "(stage < 3 and attempt = 0)",
+    JobState.RETRYING: "(stage < 3 and attempt > 0)",
+    JobState.ACTIVE: "stage = 3",
+    JobState.COMPLETED: "stage = 4",
+    JobState.CANCELLED: "stage = 5",
+    JobState.DEAD: "stage = 6",
+}
+
+
+class Search:
+    """The conditions of a filter, and the values they are bound to."""
+
+    def __init__(self, filter: Filter, cursor: UUID | None = None) -> None:
+        check_filter(filter)
+        self._conditions: list[str] = []
+        self.values: list[Any] = []
+        if filter.states:
+            states = (_STATES[state] for state in JobState if state in filter.states)
+            self._conditions.append(f"({' or '.join(states)})")
+        if cursor is not None:
+            self._require("id < {}", cursor)
+        if filter.queue is not None:
+            self._require("queue = {}", filter.queue)
+        if filter.task is not None:
+            self._require("task = {}", filter.task)
+        if filter.error_type is not None:
+            self._require("error_type = {}", filter.error_type)
+        if filter.created_from is not None:
+            self._require("created_at >= {}", to_microseconds(filter.created_from))
+        if filter.created_before is not None:
+            self._require("created_at < {}", to_microseconds(filter.created_before))
+        if filter.finished_before is not None:
+            self._require("finished_at < {}", to_microseconds(filter.finished_before))
+        if filter.tags:
+            self._require("tags @> {}::text[]", list(filter.tags))
+        for name, wanted in filter.args.items():
+            self._require_argument(name, wanted)
+
+    def _require(self, condition: str, *values: Any) -> None:
+        self._conditions.append(condition.format(*(self._bind(value) for value in values)))
+
+    def _bind(self, value: Any) -> str:
+        self.values.append(value)
+        return f"${len(self.values)}"
+
+    def _require_argument(self, name: str, wanted: object) -> None:
+        """1, true and "1" are three different things in JSON, and must be here too."""
+        found = f"(args::json #> {self._bind(path_of(name))}::text[])"
+        match wanted:
+            case None:
+                self._conditions.append(f"json_typeof{found} = 'null'")
+            case bool():
+                self._conditions.append(f"json_typeof{found} = 'boolean' and {found}::text = '{str(wanted).lower()}'")
+            case str():
+                # A text with the character 0 in it can be stored as JSON, but not looked at.
+                readable = f"case when {found}::text not like '%\\u0000%' then {found} #>> '{{}}' end"
+                self._require(f"json_typeof{found} = 'string' and {readable.replace('{', '{{').replace('}', '}}')} = {{}}", wanted)
+            case _:
+                number = f"case when json_typeof{found} = 'number' then {found}::text::numeric end"
+                self._require(f"{number} = {{}}::text::numeric", repr(wanted))
+
+    @property
+    def where(self) -> str:
+        return f"where {' and '.join(self._conditions)}" if self._conditions else ""
+
+    def page(self, limit: int) -> str:
+        """The selection of a page."""
+        return f"select * from holdfast.jobs {self.where} order by id desc limit {self._bind(limit)}"  # noqa: S608
+
+    def count(self) -> str:
+        return f"select count(*) from holdfast.jobs {self.where}"  # noqa: S608

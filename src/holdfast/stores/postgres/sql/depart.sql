@@ -1,0 +1,1 @@
+delete from holdfast.workers where id = $1

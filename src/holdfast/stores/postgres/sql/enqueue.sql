@@ -1,0 +1,1 @@
+select holdfast.enqueue($1::text, $2::text)

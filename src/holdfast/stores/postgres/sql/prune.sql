@@ -1,0 +1,25 @@
+-- The same question asked again of single jobs under their locks: somebody may have retried one meanwhile.
+-- Answers with how many were deleted.
+with gone as (
+    delete from holdfast.jobs as job
+    where job.id = any (array(
+        select id from holdfast.jobs
+        where id = any ($1::uuid[])
+          and (
+              ((stage = 4) is true and finished_at < $2)
+              or ((stage = 5) is true and finished_at < $3)
+              or ((stage = 6) is true and finished_at < $4)
+          )
+          and not exists (
+              select from holdfast.keys as k
+              where k.job = jobs.id and (k.expires_at is null or k.expires_at > $5)
+          )
+        order by id
+        for update skip locked
+    ))
+    returning job.id
+),
+forgotten as (
+    delete from holdfast.failures where job in (select id from gone)
+)
+select count(*) from gone

@@ -1,0 +1,21 @@
+-- What has become due gets its place in the line, in the order of its time. Answers with the queues, and how many.
+-- $1 the time, $2 how many at most.
+with ripe as materialized (
+    select due.id, nextval('holdfast.places') as place
+    from (
+        select id
+        from holdfast.jobs
+        where stage = 1 and due_at <= coalesce($1::bigint, holdfast.now())
+        order by due_at, id
+        limit $2
+        for update skip locked
+    ) as due
+),
+ripened as (
+    update holdfast.jobs as job
+    set stage = 2, lane = 1, place = ripe.place
+    from ripe
+    where job.id = ripe.id
+    returning job.queue
+)
+select queue, count(*) as number from ripened group by queue

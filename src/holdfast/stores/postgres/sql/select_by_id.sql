@@ -1,0 +1,1 @@
+select * from holdfast.jobs where id = any ($1::uuid[])

@@ -1,0 +1,1 @@
+select definition, revision, published_at from holdfast.tasks order by name

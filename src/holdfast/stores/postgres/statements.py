@@ -1,0 +1,34 @@
+"""The SQL of the verbs, from the files named after them."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib import resources
+
+_COMMENT = re.compile(r"^\s*--.*$\n?", re.MULTILINE)
+
+# Read at import: later there may be no file handle left.
+_TEXTS = {
+    file.name.removesuffix(".sql"): _COMMENT.sub("", file.read_text("utf-8")).strip()
+    for file in resources.files("holdfast.stores.postgres").joinpath("sql").iterdir()
+    if file.name.endswith(".sql")
+}
+
+
+def statement(name: str) -> str:
+    return _TEXTS[name]
+
+
+def names() -> list[str]:
+    return sorted(_TEXTS)
+
+
+@cache
+def records_statement(selection: str) -> str:
+    """A selection of jobs, as `rows.record` reads them."""
+    return records_of(_TEXTS[selection])
+
+
+def records_of(selection: str) -> str:
+    return _TEXTS["records"].replace("{jobs}", selection)

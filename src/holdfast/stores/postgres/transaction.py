@@ -1,0 +1,129 @@
+"""What one transaction does to jobs that it has read: it locks them, and keeps what was decided about them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from msgspec.structs import replace
+
+from holdfast import keys
+from holdfast.codec import fingerprint
+from holdfast.job import WAITING, Attempt, JobRecord, Stage
+from holdfast.keys import KeyName, KeyRecord
+from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
+from holdfast.store import LONGEST_HISTORY, Hint, HintKind
+from holdfast.stores.decisions import Changes, newly_final
+from holdfast.stores.postgres import rows
+from holdfast.stores.postgres.connection import Connection, Record
+from holdfast.stores.postgres.faults import Overtaken
+from holdfast.stores.postgres.statements import records_statement, statement
+
+
+class Transaction:
+    """An open transaction. Jobs are locked when they are read, in the order of their ids."""
+
+    def __init__(self, connection: Connection, now: datetime | None, retention: timedelta) -> None:
+        """Without a `now`, the time is that of the server, and known once jobs have been read."""
+        self._connection = connection
+        self._now = now
+        self._retention = retention
+        self._watched: dict[KeyName, KeyRecord] = {}
+        self._reopened: dict[KeyName, KeyRecord] = {}
+        self.hints: list[Hint] = []
+
+    @property
+    def now(self) -> datetime:
+        assert self._now is not None, "the time is not known before jobs have been read"
+        return self._now
+
+    @property
+    def given_now(self) -> int | None:
+        """The time for a statement: None stands for the server's."""
+        return None if self._now is None else to_microseconds(self._now)
+
+    def hint(self, kind: HintKind, queues: Iterable[str] = (), ids: Iterable[UUID] = ()) -> None:
+        self.hints.append(Hint(kind, frozenset(queues), frozenset(ids)))
+
+    # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def fetch(self, name: str, *values: Any) -> list[Record]:
+        return await self._connection.fetch(statement(name), *values)
+
+    async def records(self, selection: str, *values: Any) -> list[JobRecord]:
+        found = await self._connection.fetch(records_statement(selection), *values)
+        if found and self._now is None:
+            self._now = from_microseconds(found[0]["now"])
+        return [rows.record(row) for row in found]
+
+    async def lock(self, ids: Sequence[UUID]) -> dict[UUID, JobRecord]:
+        if not ids:
+            return {}
+        return {job.id: job for job in await self.records("lock_by_id", ids)}
+
+    # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def watch_keys(self, jobs: Iterable[JobRecord]) -> None:
+        """Look up who has the keys of these jobs, for `rival` and `reopen_keys`."""
+        names = sorted({name for job in jobs for name in keys.keys_of(job)})
+        if names:
+            tasks, kinds, texts = zip(*names, strict=True)
+            self._watched = rows.keys(await self.fetch("find_keys", tasks, [int(kind) for kind in kinds], texts))
+
+    def rival(self, job: JobRecord) -> UUID | None:
+        """The other job that has a key of this one by now."""
+        return keys.rival(job, self._watched, self.now)
+
+    def reopen_keys(self, job: JobRecord) -> None:
+        """The job runs again, so its keys have no end any more."""
+        for name in keys.keys_of(job):
+            record = self._watched.get(name)
+            if record is None or record.job != job.id:
+                record = KeyRecord(job.id, fingerprint(job.args_json))
+            self._reopened[name] = self._watched[name] = replace(record, expires_at=None)
+
+    # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def save(self, changes: Changes) -> None:
+        """Keep changed records, and all that hangs on them: places, keys, history, hints."""
+        changed = [(before, after) for before, after in changes.pairs if after is not before]
+        if changed:
+            await self.fetch("save", rows.changed_jobs(changed))
+            await self._close_keys(newly_final(changed))
+            await self._hint_at(changed)
+        if self._reopened:
+            taken = rows.taken_keys(self._reopened.items())
+            if len(await self.fetch("take_keys", taken, to_microseconds(self.now))) < len(self._reopened):
+                raise Overtaken
+        await self._remember(changes.attempts)
+
+    async def _close_keys(self, ended: Sequence[JobRecord]) -> None:
+        keyed = [job.id for job in ended if job.is_keyed]
+        if keyed:
+            await self.fetch("close_keys", keyed, to_microseconds(self.now), self._retention // MICROSECOND)
+        if ended:
+            self.hint(HintKind.FINISHED, ids=(job.id for job in ended))
+
+    async def _hint_at(self, changed: Sequence[tuple[JobRecord, JobRecord]]) -> None:
+        ready = {after.queue for _, after in changed if after.stage is Stage.READY}
+        if ready:
+            self.hint(HintKind.WORK, ready)
+        left = {after.queue for before, after in changed if before.stage in WAITING and after.stage not in WAITING}
+        if left:
+            await self.hint_at_room(left)
+
+    async def hint_at_room(self, queues: Iterable[str]) -> None:
+        """Jobs have left these queues: who waits for room in one of them may try again."""
+        full = [row["name"] for row in await self.fetch("nearly_full", sorted(queues))]
+        if full:
+            self.hint(HintKind.ROOM, full)
+
+    async def _remember(self, attempts: Mapping[UUID, Attempt]) -> None:
+        if not attempts:
+            return
+        await self.fetch("record_failures", rows.failures(attempts.items()))
+        long = [id for id, attempt in attempts.items() if attempt.run >= LONGEST_HISTORY]
+        if long:
+            await self.fetch("trim_history", long, LONGEST_HISTORY)
