@@ -240,7 +240,7 @@ def _store_maker(url: str, where: str, retention: Retention, queues: Sequence[Qu
     try:
         scheme = urlsplit(url).scheme
     except ValueError as error:
-        raise InvalidURL(f"{where}This is not a URL: {error}. Use sqlite:///path or memory://.") from None
+        raise InvalidURL(f"{where}This is no URL: {error}. Use sqlite:///path, postgresql://… or memory://.") from None
     match scheme:
         case "sqlite":
             path = _sqlite_path(url, where)
@@ -249,14 +249,25 @@ def _store_maker(url: str, where: str, retention: Retention, queues: Sequence[Qu
             store = MemoryStore(retention=retention)
             return lambda: store
         case "postgresql" | "postgres":
-            if importlib.util.find_spec("asyncpg") is None:
-                raise MissingDriver(f"{where}PostgreSQL needs its driver: pip install 'holdfast[postgres]'.")
-            raise InvalidURL(f"{where}This version of Holdfast has no PostgreSQL store yet. Use sqlite:///path.")
+            return _postgres_maker(url, where, retention, queues)
         case _:
             raise InvalidURL(
                 f"{where}{without_secrets(url)!r} is not the URL of a database that Holdfast knows. "
-                "Use sqlite:///path (four slashes for an absolute path) or memory://."
+                "Use sqlite:///path (four slashes for an absolute path), postgresql://… or memory://."
             )
+
+
+def _postgres_maker(url: str, where: str, retention: Retention, queues: Sequence[Queue]) -> Callable[[], Store]:
+    if importlib.util.find_spec("asyncpg") is None:
+        raise MissingDriver(f"{where}PostgreSQL needs its driver: pip install 'holdfast[postgres]'.")
+    from holdfast.stores.postgres import PostgresStore
+    from holdfast.stores.postgres.address import Address
+
+    try:
+        address = Address.parse(url)
+    except InvalidURL as error:
+        raise InvalidURL(f"{where}{error}") from None
+    return lambda: PostgresStore(address, retention=retention, queues=queues)
 
 
 def _sqlite_path(url: str, where: str) -> Path:

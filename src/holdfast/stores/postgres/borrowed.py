@@ -20,7 +20,7 @@ SyncCall = Callable[..., Any]
 AsyncCall = Callable[..., Awaitable[Any]]
 
 _known: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Connections that were seen to have Holdfast's functions: calling one that is not there would spoil the transaction."""
+"""Connections that were seen to have Holdfast's functions: a call of one that is not there would end the transaction."""
 
 
 class Borrowed:
@@ -66,8 +66,8 @@ def borrow(tx: object) -> Borrowed:
             if borrowed is not None:
                 return borrowed
     raise WrongDatabase(
-        f"tx= is a {type(tx).__name__}, but this app's database is PostgreSQL. Pass a connection of asyncpg or psycopg, "
-        "a connection or session of SQLAlchemy, or django.db.connection."
+        f"tx= is a {type(tx).__name__}, but this app's database is PostgreSQL. Pass a connection of asyncpg or "
+        "psycopg, a connection or session of SQLAlchemy, or django.db.connection."
     )
 
 
@@ -132,7 +132,7 @@ def _sqlalchemy(tx: Any, module: Any) -> Borrowed | None:
     _check_sqlalchemy(bound)
 
     def call(sql: str, *values: str) -> Any:
-        named = {name: value for name, value in zip(("jobs", "options"), values, strict=False)}
+        named = dict(zip(("jobs", "options"), values, strict=False))
         return bound.execute(module.text(sql), named).scalar_one()
 
     return Borrowed(call, bound.connection.dbapi_connection, is_async=False, places=(":jobs", ":options"))
@@ -147,7 +147,7 @@ def _sqlalchemy_async(tx: Any, module: Any) -> Borrowed:
         if not probed:
             await connection.run_sync(_check_sqlalchemy)
             probed.append(connection)
-        named = {name: value for name, value in zip(("jobs", "options"), values, strict=False)}
+        named = dict(zip(("jobs", "options"), values, strict=False))
         return (await connection.execute(module.text(sql), named)).scalar_one()
 
     return Borrowed(call, tx, is_async=True, places=(":jobs", ":options"))

@@ -103,9 +103,7 @@ def check(number: int, migrations: Sequence[Migration]) -> None:
         )
 
 
-async def _apply(
-    connection: asyncpg.Connection[asyncpg.Record], migration: Migration, done: list[Migration]
-) -> None:
+async def _apply(connection: asyncpg.Connection[asyncpg.Record], migration: Migration, done: list[Migration]) -> None:
     """Apply one migration, trying again while somebody holds a lock that it needs."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + _PATIENCE
@@ -162,9 +160,7 @@ async def _is_applied(connection: asyncpg.Connection[asyncpg.Record], migration:
         await connection.execute("create schema holdfast")
     await connection.execute(f"set client_min_messages = warning; {_BOOKKEEPING}")
     return bool(
-        await connection.fetchval(
-            "select exists (select from holdfast.migrations where number = $1)", migration.number
-        )
+        await connection.fetchval("select exists (select from holdfast.migrations where number = $1)", migration.number)
     )
 
 

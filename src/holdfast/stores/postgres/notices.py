@@ -11,6 +11,7 @@ import contextlib
 import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -79,13 +80,17 @@ class Messenger:
                 hints, self._pending = list(self._pending.values()), {}
                 payloads = [encode(hint, self._sender) for hint in hints]
                 with contextlib.suppress(Exception):  # hints may be lost: whoever waits also looks now and then
-                    await self._run(lambda connection, sent=payloads: connection.execute(statement("notify"), sent))
+                    await self._run(partial(_notify, payloads))
         finally:
             self._task = None
 
     async def drain(self) -> None:
         while self._task is not None:
             await asyncio.wait([self._task])
+
+
+async def _notify(payloads: list[str], connection: Connection) -> None:
+    await connection.execute(statement("notify"), payloads)
 
 
 class Listener:

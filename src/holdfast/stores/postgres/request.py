@@ -117,9 +117,7 @@ class Request:
                 outcomes.append(call)
                 continue
             refusal = answer.refused.get(number)
-            outcomes.append(
-                _refusal(refusal) if refusal is not None else self._answers(call, position, answer.found)
-            )
+            outcomes.append(_refusal(refusal) if refusal is not None else self._answers(call, position, answer.found))
             number += 1
             position += len(call.fresh)
         return Outcome(outcomes, answer.queues)

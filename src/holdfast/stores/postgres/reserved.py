@@ -91,7 +91,11 @@ class Reserved:
             await connection.close()
             return
         self._connection = connection
-        connection.raw.add_termination_listener(lambda _: loop.call_soon(self._on_loss, connection))
+
+        def on_loss(_: object) -> None:
+            loop.call_soon(self._on_loss, connection)
+
+        connection.raw.add_termination_listener(on_loss)
         if connection.raw.is_closed():
             self._on_loss(connection)
 

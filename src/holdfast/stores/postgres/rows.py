@@ -199,7 +199,7 @@ def _changed(job: JobRecord, is_placed: bool) -> _SavedRow:
 def claims(found: Sequence[Row]) -> list[ClaimedJob]:
     """The jobs of claim.sql, in the order to start in."""
     ordered = sorted(found, key=_starting_order)
-    return [ClaimedJob(*row[:13], _DELIVERIES[row[13]], *row[14:19]) for row in ordered]
+    return [ClaimedJob(*row[:13], _DELIVERIES[row[13]], *row[14:19]) for row in ordered]  # type: ignore[call-arg]
 
 
 def _starting_order(row: Row) -> tuple[int, int, int]:

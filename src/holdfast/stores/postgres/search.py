@@ -20,6 +20,10 @@ _STATES = {
 }
 
 
+_NOTHING = "\ue000\ue001"
+"""What holdfast.readable puts for the character 0."""
+
+
 class Search:
     """The conditions of a filter, and the values they are bound to."""
 
@@ -58,19 +62,18 @@ class Search:
 
     def _require_argument(self, name: str, wanted: object) -> None:
         """1, true and "1" are three different things in JSON, and must be here too."""
-        found = f"(args::json #> {self._bind(path_of(name))}::text[])"
+        found = f"(holdfast.readable(args) #> {self._bind(path_of(name))}::text[])"
         match wanted:
             case None:
                 self._conditions.append(f"json_typeof{found} = 'null'")
             case bool():
                 self._conditions.append(f"json_typeof{found} = 'boolean' and {found}::text = '{str(wanted).lower()}'")
             case str():
-                # A text with the character 0 in it can be stored as JSON, but not looked at.
-                readable = f"case when {found}::text not like '%\\u0000%' then {found} #>> '{{}}' end"
-                self._require(f"json_typeof{found} = 'string' and {readable.replace('{', '{{').replace('}', '}}')} = {{}}", wanted)
+                text = self._bind(wanted.replace("\0", _NOTHING))
+                self._conditions.append(f"json_typeof{found} = 'string' and {found} #>> '{{}}' = {text}")
             case _:
-                number = f"case when json_typeof{found} = 'number' then {found}::text::numeric end"
-                self._require(f"{number} = {{}}::text::numeric", repr(wanted))
+                number = f"case json_typeof{found} when 'number' then {found}::text::numeric end"
+                self._conditions.append(f"{number} = {self._bind(repr(wanted))}::text::numeric")
 
     @property
     def where(self) -> str:

@@ -16,7 +16,7 @@ import msgspec
 from holdfast import lifecycle, native
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, WorkerDeclaredDead, WrongDatabase
-from holdfast.job import Attempt, ClaimedJob, JobRecord, NewJob
+from holdfast.job import Attempt, ClaimedJob, JobRecord, NewJob, Stage
 from holdfast.lifecycle import Complete, GiveBack
 from holdfast.liveness import Sighting
 from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
@@ -182,8 +182,7 @@ class PostgresStore:
         office = self._offices.get(loop)
         if office is None:
             with self._lock:
-                for other in [other for other in self._offices if other.is_closed()]:
-                    _abandoned.append(self._offices.pop(other))
+                _abandoned.extend(self._offices.pop(other) for other in list(self._offices) if other.is_closed())
                 office = self._offices[loop] = self._make_office()
             office.keeper = self._keep(loop, office)
             await anext(office.keeper)
@@ -353,9 +352,7 @@ class PostgresStore:
         taken = found if found[0]["id"] is not None else []
         for queue, slots in demand.items():
             floors = self._floors.of(queue)
-            floors.learn(
-                ((lane_number(row[4], row[19]), row[20]) for row in taken if row[3] == queue), slots, snapshot
-            )
+            floors.learn(((lane_number(row[4], row[19]), row[20]) for row in taken if row[3] == queue), slots, snapshot)
             if looks[queue].is_sweep:
                 floors.swept(started, loop.time())
         if taken:
@@ -504,9 +501,7 @@ class PostgresStore:
 
         return await self._transact(work)
 
-    async def _find_old(
-        self, ends: tuple[int, int, int | None], now: int, batch: int
-    ) -> tuple[list[UUID], bool]:
+    async def _find_old(self, ends: tuple[int, int, int | None], now: int, batch: int) -> tuple[list[UUID], bool]:
         """Go on where the last prune stopped, up to a batch or the end of what can be old, and then begin anew."""
         youngest = _id_at(max(end for end in ends if end is not None))
         old: list[UUID] = []
@@ -517,8 +512,7 @@ class PostgresStore:
             if last is None:
                 self._prune_from = _FIRST_ID
                 return old, True
-            for id in islice(found, batch - len(old)):
-                old.append(id)
+            old += islice(found, batch - len(old))
             if len(old) == batch:
                 self._prune_from = old[-1]
                 return old, False
@@ -547,9 +541,7 @@ class PostgresStore:
 
     async def _beat(self, office: _Office, worker: UUID, held: Held) -> Beaten:
         async def work(connection: Connection) -> list[Record]:
-            return await connection.fetch(
-                statement("beat"), worker, self._microseconds, office.reserved.holds(worker)
-            )
+            return await connection.fetch(statement("beat"), worker, self._microseconds, office.reserved.holds(worker))
 
         try:
             found = await office.reserved.run(work)
@@ -559,9 +551,7 @@ class PostgresStore:
             found = await office.run(work, replay=work)
         if not found:
             return Beaten(is_alive=False, taken=list(held.jobs))
-        compared = decisions.compare(
-            (_HeldRow(row[0], row[1], row[2]) for row in found if row[0] is not None), held
-        )
+        compared = decisions.compare((_HeldRow(row[0], row[1], row[2]) for row in found if row[0] is not None), held)
         released = await self._release(worker, held, compared.unheld) if compared.unheld else []
         return Beaten(True, compared.taken, compared.cancelled, released)
 
@@ -574,7 +564,7 @@ class PostgresStore:
                 job
                 for job in jobs.values()
                 if job.worker == worker
-                and job.stage is lifecycle.Stage.ACTIVE
+                and job.stage is Stage.ACTIVE
                 and held.jobs.get(job.id) != job.token
                 and job.token not in held.claiming
             ]

@@ -60,6 +60,15 @@ create table holdfast.jobs (
     autovacuum_analyze_scale_factor = 0.05
 );
 
+-- Arguments as JSON that can be looked into. JSON may hold the character 0 and PostgreSQL's texts may not, so here two
+-- characters stand for it that have no meaning of their own.
+create function holdfast.readable(args text) returns json language sql immutable parallel safe as $$
+    select case
+        when strpos(args, '\u0000') = 0 then args::json
+        else regexp_replace(args, '(?<!\\)((?:\\\\)*)\\u0000', '\1\\ue000\\ue001', 'g')::json
+    end
+$$;
+
 -- Only live states are indexed, so that a finished job costs nothing but its row and its id.
 create index jobs_ready on holdfast.jobs (queue, priority desc, lane, place) where stage = 2;
 create index jobs_due on holdfast.jobs (due_at, id) where stage = 1;
