@@ -240,7 +240,7 @@ def _store_maker(url: str, where: str, retention: Retention, queues: Sequence[Qu
     try:
         scheme = urlsplit(url).scheme
     except ValueError as error:
-        raise InvalidURL(f"{where}This is no URL: {error}. Use sqlite:///path, postgresql://… or memory://.") from None
+        raise InvalidURL(f"{where}This is not a URL: {error}. Use sqlite:///path or postgresql://….") from None
     match scheme:
         case "sqlite":
             path = _sqlite_path(url, where)

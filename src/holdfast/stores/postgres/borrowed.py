@@ -20,7 +20,7 @@ SyncCall = Callable[..., Any]
 AsyncCall = Callable[..., Awaitable[Any]]
 
 _known: weakref.WeakSet[Any] = weakref.WeakSet()
-"""Connections that were seen to have Holdfast's functions: a call of one that is not there would end the transaction."""
+"""Connections that were seen to have Holdfast's functions: calling one that is not there would end the transaction."""
 
 
 class Borrowed:
@@ -169,7 +169,7 @@ def _django(tx: Any, module: Any) -> Borrowed | None:
         return None
     if tx.vendor != "postgresql":
         raise WrongDatabase(
-            f"tx= is connected to {tx.vendor}, but this app's database is PostgreSQL. Use the connection of the same one."
+            f"tx= is connected to {tx.vendor}, but this app's database is PostgreSQL. Use the same one."
         )
     if not tx.in_atomic_block and tx.get_autocommit():
         _refuse_autocommit("`with transaction.atomic():`")

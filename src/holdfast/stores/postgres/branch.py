@@ -1,6 +1,6 @@
 """What one event loop has of the database: its connections, and the tasks that use them.
 
-Whoever calls a verb may be cancelled at any moment. So no caller ever touches a connection: tasks of the store's own do,
+Whoever calls a verb may be cancelled at any moment. So no caller touches a connection: tasks of the store's own do,
 which come to their end whatever becomes of the caller, and leave the connections whole.
 """
 

@@ -71,7 +71,7 @@ class Connection:
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[None]:
-        """A transaction. If the connection is lost before the commit is sent, NotCommitted says that nothing happened."""
+        """A transaction. NotCommitted says that the connection was lost before the commit was sent."""
         try:
             await self._raw.execute(self._begin, timeout=self._timeout + _SLACK)
             self._is_in_transaction = True

@@ -117,7 +117,7 @@ async def _apply(connection: asyncpg.Connection[asyncpg.Record], migration: Migr
         except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
             if loop.time() > deadline:
                 raise StoreUnavailable(
-                    f"Migration {migration.number:04} ({migration.name}) waited {_PATIENCE:g} s for a lock that another "
+                    f"Migration {migration.number:04} ({migration.name}) waited {_PATIENCE:g} s for a lock another "
                     "transaction holds. Nothing was changed; end long transactions, and run `holdfast db migrate`."
                 ) from error
             await asyncio.sleep(random.uniform(0.2, 0.6))
