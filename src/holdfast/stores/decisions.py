@@ -1,4 +1,7 @@
-"""What the stores decide alike once they have read the jobs concerned. No clock, no database."""
+"""What the databases' stores decide alike once they have read the jobs concerned. No clock, no database.
+
+The memory store says the same in its own words: it is what they are tested against.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from msgspec.structs import replace
 
 from holdfast import lifecycle
 from holdfast.job import FINAL, Attempt, JobRecord, Stage
-from holdfast.lifecycle import Transition
+from holdfast.lifecycle import GiveBack, Transition
 from holdfast.store import Held, Ruling, Settled, Settlement, crash_of
 
 Ended = tuple[JobRecord, Transition]
@@ -69,6 +72,11 @@ def depart(held: Sequence[JobRecord], now: datetime) -> Changes:
     return end([(job, lifecycle.after_departure(job)) for job in held], now, keep_token=False)
 
 
+def release(unheld: Sequence[JobRecord], now: datetime) -> Changes:
+    """Their worker does not know of them: the answer to its claim was lost."""
+    return end([(job, GiveBack()) for job in unheld], now, keep_token=False)
+
+
 def expire(jobs: Sequence[JobRecord], now: datetime) -> Changes:
     """They were not started in time."""
     return Changes(
@@ -85,7 +93,7 @@ class HeldJob(Protocol):
     @property
     def token(self) -> UUID | None: ...
     @property
-    def is_cancel_requested(self) -> bool: ...
+    def cancel_requested_at(self) -> object | None: ...
 
 
 class Comparison(msgspec.Struct):
@@ -103,7 +111,7 @@ def compare(mine: Iterable[HeldJob], held: Held) -> Comparison:
     active = {job.id: job for job in mine}
     return Comparison(
         [id for id, token in held.jobs.items() if id not in active or active[id].token != token],
-        [id for id, job in active.items() if job.is_cancel_requested and id in held.jobs],
+        [id for id, job in active.items() if job.cancel_requested_at is not None and id in held.jobs],
         [id for id, job in active.items() if held.jobs.get(id) != job.token and job.token not in held.claiming],
     )
 

@@ -17,7 +17,7 @@ from holdfast.stores.postgres.pool import Pool
 
 Result = TypeVar("Result")
 
-_PATIENCE = 5.0
+PATIENCE = 5.0
 """How long a database that can't be reached is waited for: a restart goes by unnoticed."""
 _MOST_TRIES = 20
 _FIRST_PAUSE = 0.01
@@ -59,7 +59,7 @@ class Branch:
         there already. Without one, or if the database stays away, the outcome is unknown, and `advice` is given.
         """
         loop = asyncio.get_running_loop()
-        deadline = loop.time() + _PATIENCE
+        deadline = loop.time() + PATIENCE
         pause, tries, doubt = _FIRST_PAUSE, 0, None
         while True:
             tries += 1

@@ -7,7 +7,7 @@ waits for that must not hold up the others. A call that meets such a key leaves 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 
 import asyncpg
 
@@ -39,7 +39,7 @@ class Enqueuing:
         branch: Branch,
         admission: Admission,
         send: Callable[[list[Hint]], None],
-        make_options: Callable[[], Awaitable[Options]],
+        make_options: Callable[[], Options],
     ) -> None:
         self._branch = branch
         self._admission = admission
@@ -122,7 +122,7 @@ class Enqueuing:
                     call.answer(answer)
 
     async def _ask(self, calls: list[JobCall], lock_timeout: int | None) -> Outcome:
-        options = await self._make_options()
+        options = self._make_options()
         options.is_locking = True
         options.lock_timeout = lock_timeout
         jobs = [call.items for call in calls]

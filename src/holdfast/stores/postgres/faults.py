@@ -45,9 +45,11 @@ _LOST = {"57P01", "57P02", "57P05", "25P03"}  # terminated, crashed, idle too lo
 
 def judge(error: BaseException) -> Fault:
     """Of an error that came while a statement was under way."""
-    if isinstance(error, NoConnection | NotCommitted):
+    if isinstance(error, NotCommitted):
         return Fault.LATER
-    if isinstance(error, Overtaken):
+    if isinstance(error, NoConnection):
+        return Fault.FINAL if _is_hopeless(error.__cause__) else Fault.LATER
+    if isinstance(error, Overtaken | asyncpg.InvalidCachedStatementError | asyncpg.OutdatedSchemaCacheError):
         return Fault.AGAIN
     if isinstance(error, asyncpg.PostgresError):
         state = error.sqlstate or ""
@@ -59,6 +61,12 @@ def judge(error: BaseException) -> Fault:
     if isinstance(error, OSError | TimeoutError | asyncpg.InterfaceError | asyncpg.InternalClientError):
         return Fault.LOST
     return Fault.FINAL
+
+
+def _is_hopeless(error: BaseException | None) -> bool:
+    """Waiting would not help: the URL is wrong, the server knows us not, or we have waited long enough."""
+    state = getattr(error, "sqlstate", None) or ""
+    return isinstance(error, HoldfastError | ValueError | ssl.SSLError) or state.startswith(("28", "3D", "42"))
 
 
 def translate(error: BaseException, where: str) -> HoldfastError:
@@ -101,7 +109,7 @@ def _translated(error: BaseException, where: str) -> HoldfastError:
             f"{where}: the role of this connection lacks a right ({said}). Grant it, or run `holdfast db migrate` "
             "with a role that owns the schema."
         )
-    if state in ("22021", "22P05", "22P02", "22003", "22007", "22030"):
+    if state in ("22000", "22021", "22P05", "22P02", "22003", "22007", "22030"):
         return InvalidPayload(f"PostgreSQL can't keep this value: {said}.")
     if state in ("3F000", "42P01", "42883", "42703", "42704"):
         return SchemaMismatch(

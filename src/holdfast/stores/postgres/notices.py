@@ -130,7 +130,7 @@ class Listener:
                 await task
 
     async def _serve(self) -> None:
-        pause = 0.05
+        pause, is_first = 0.05, True
         while True:
             try:
                 connection = await self._connect()
@@ -138,20 +138,21 @@ class Listener:
                     self._is_ready.set()
                     return
                 pause = 0.05
-                await self._listen(connection)
+                await self._listen(connection, is_first=is_first)
+                is_first = False
             except Exception:
                 pass  # it is lost, or there is none: try again
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    async def _listen(self, connection: Connection) -> None:
+    async def _listen(self, connection: Connection, *, is_first: bool) -> None:
         lost = asyncio.Event()
         raw = connection.raw
         raw.add_termination_listener(lambda _: lost.set())
         try:
             await raw.add_listener("holdfast", self._on_notice)
-            # What was sent while nobody listened is gone.
-            self._hub.publish(Hint(kind) for kind in self._hub.kinds)
+            if not is_first:  # what was sent while nobody listened is gone
+                self._hub.publish([Hint(kind) for kind in self._hub.kinds])
             self._is_ready.set()
             while not lost.is_set():
                 with contextlib.suppress(TimeoutError):
@@ -161,7 +162,7 @@ class Listener:
                     await raw.fetchval("select 1", timeout=5)  # a peer that is gone does not always say so
         finally:
             self._is_ready.clear()
-            connection.terminate()
+            await connection.close()
 
     def _on_notice(self, _connection: Any, _process: int, _channel: str, payload: object) -> None:
         hint = decode(str(payload), self._sender)

@@ -47,8 +47,8 @@ class Pool:
                 await self._places.acquire()
         except TimeoutError:
             raise NoConnection from StoreUnavailable(
-                f"All {self._size} connections have been busy for {self._patience:g} s. Nothing was written; try again, "
-                "or allow more with pool_size= in the URL."
+                f"All {self._size} connections have been busy for {self._patience:g} s. Nothing was written; "
+                "try again, or allow more with pool_size= in the URL."
             )
 
     def _take_free(self) -> Connection | None:

@@ -18,6 +18,8 @@ from holdfast.stores.postgres.connection import Connection
 Result = TypeVar("Result")
 
 _LONGEST_PAUSE = 2.0
+_PATIENCE = 5.0
+"""A beat that takes longer goes over another connection: it must be through before the worker is taken for dead."""
 
 
 class Reserved:
@@ -62,9 +64,15 @@ class Reserved:
     async def run(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
         """Use the connection; NotReserved if there is none."""
         async with self._turn:
-            if self._connection is None:
+            connection = self._connection
+            if connection is None:
                 raise NotReserved
-            return await work(self._connection)
+            try:
+                async with asyncio.timeout(_PATIENCE):
+                    return await work(connection)
+            except TimeoutError:
+                connection.terminate()  # it has become useless, and another one will be opened
+                raise
 
     async def close(self) -> None:
         task, self._task = self._task, None

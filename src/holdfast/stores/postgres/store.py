@@ -11,13 +11,14 @@ from itertools import islice
 from typing import Any, TypeVar
 from uuid import UUID, uuid4
 
+import asyncpg
 import msgspec
 
 from holdfast import lifecycle, native
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, WorkerDeclaredDead, WrongDatabase
 from holdfast.job import Attempt, ClaimedJob, JobRecord, NewJob, Stage
-from holdfast.lifecycle import Complete, GiveBack
+from holdfast.lifecycle import Complete
 from holdfast.liveness import Sighting
 from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
 from holdfast.portal import Portal
@@ -53,17 +54,17 @@ from holdfast.stores.postgres import rows
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.admission import Admission
 from holdfast.stores.postgres.borrowed import borrow
-from holdfast.stores.postgres.branch import Branch
+from holdfast.stores.postgres.branch import PATIENCE, Branch
 from holdfast.stores.postgres.connection import Connection, Record, connect, connect_raw, is_behind_a_pooler
 from holdfast.stores.postgres.enqueuing import Enqueuing
-from holdfast.stores.postgres.faults import translate
+from holdfast.stores.postgres.faults import Fault, judge, translate
 from holdfast.stores.postgres.floors import Floors, Snapshot, lane_number
 from holdfast.stores.postgres.lanes import Call, Lane
 from holdfast.stores.postgres.migrate import Migration, migrate, shipped_migrations
 from holdfast.stores.postgres.notices import Listener, Messenger
 from holdfast.stores.postgres.pool import Pool
 from holdfast.stores.postgres.request import Options, Request, declared_bounds
-from holdfast.stores.postgres.reserved import NotReserved, Reserved
+from holdfast.stores.postgres.reserved import Reserved
 from holdfast.stores.postgres.search import Search
 from holdfast.stores.postgres.statements import records_of, records_statement, statement
 from holdfast.stores.postgres.transaction import Transaction
@@ -129,10 +130,7 @@ class PostgresStore:
 
     async def _open(self) -> None:
         """Find out what is there, and bring it up to date."""
-        try:
-            raw = await connect_raw(self.address, statement_cache=0)
-        except Exception as error:
-            raise translate(error, self._where) from error
+        raw = await self._first_connection()
         try:
             self._is_pooled = await is_behind_a_pooler(raw)
             await migrate(raw, self._migrations)
@@ -145,6 +143,18 @@ class PostgresStore:
                 await raw.close(timeout=2)
             if not raw.is_closed():
                 raw.terminate()
+
+    async def _first_connection(self) -> asyncpg.Connection[Record]:
+        """Connect, waiting for a server that is just being restarted."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PATIENCE
+        while True:
+            try:
+                return await connect_raw(self.address, statement_cache=0)
+            except Exception as error:
+                if judge(error) is Fault.FINAL or loop.time() > deadline:
+                    raise translate(error, self._where) from error
+            await asyncio.sleep(0.2)
 
     @property
     def _where(self) -> str:
@@ -203,9 +213,7 @@ class PostgresStore:
         office.messenger = Messenger(self._sender, lambda work: office.run(work, replay=work))
         office.listener = Listener(self._sender, self._hub, self._connect_for_a_session)
         office.reserved = Reserved(self._connect_for_a_session, lambda ids, held: self._tell_lock(office, ids, held))
-        office.enqueuing = Enqueuing(
-            office, self._admission, lambda hints: self._pass_on(office, hints), self._make_options
-        )
+        office.enqueuing = Enqueuing(office, self._admission, lambda hints: self._pass_on(office, hints), self._options)
         office.settling = Lane(lambda calls: self._flush_settlements(office, calls))
         return office
 
@@ -278,7 +286,7 @@ class PostgresStore:
             await self.open()
             if request.is_empty:
                 return _only(request.unasked().calls)
-            answer = await borrowed.aenqueue(request.jobs(), request.options(await self._make_options(declares=True)))
+            answer = await borrowed.aenqueue(request.jobs(), request.options(self._options(is_borrowed=True)))
             return self._read(request, answer)
         office = await self._office()
         return await office.enqueuing.run(jobs)
@@ -290,7 +298,7 @@ class PostgresStore:
             self._open_from_outside()
         if request.is_empty:
             return _only(request.unasked().calls)
-        return self._read(request, borrowed.enqueue(request.jobs(), request.options(self._options(declares=True))))
+        return self._read(request, borrowed.enqueue(request.jobs(), request.options(self._options(is_borrowed=True))))
 
     def _open_from_outside(self) -> None:
         """For a synchronous caller: find out which instance this is, on a connection and a loop of our own."""
@@ -300,13 +308,11 @@ class PostgresStore:
         finally:
             portal.close()
 
-    async def _make_options(self, *, declares: bool = False) -> Options:
-        return self._options(declares=declares)
-
-    def _options(self, *, declares: bool) -> Options:
-        return Options(
-            instance=self._instance, now=self._microseconds, declared=dict(self._declared) if declares else {}
-        )
+    def _options(self, *, is_borrowed: bool = False) -> Options:
+        """In a transaction of the caller's, it must be our database, and the code's bounds hold already."""
+        if not is_borrowed:
+            return Options(now=self._microseconds)
+        return Options(instance=self._instance, now=self._microseconds, declared=self._declared)
 
     def _read(self, request: Request, answer: str) -> list[Enqueued]:
         try:
@@ -356,10 +362,21 @@ class PostgresStore:
             if looks[queue].is_sweep:
                 floors.swept(started, loop.time())
         if taken:
-            full = {row["queue"] for row in taken}.intersection(taken[0]["nearly_full"])
-            if full:
-                self._pass_on(office, [Hint(HintKind.ROOM, frozenset(full))])
+            await self._look_after(office, connection, {row[3] for row in taken}, taken[0]["nearly_full"])
         return rows.claims(taken)
+
+    async def _look_after(
+        self, office: _Office, connection: Connection, queues: set[str], nearly_full: Sequence[str]
+    ) -> None:
+        """Jobs were taken from these queues."""
+        full = queues.intersection(nearly_full)
+        if full:
+            self._pass_on(office, [Hint(HintKind.ROOM, frozenset(full))])
+        unknown = queues - self._known_queues
+        if unknown:
+            # In a transaction of a user's, a queue is filled before anybody has heard of it.
+            await connection.execute(statement("know_queues"), list(unknown))
+            self._known_queues |= unknown
 
     # ── settling ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -545,9 +562,7 @@ class PostgresStore:
 
         try:
             found = await office.reserved.run(work)
-        except Exception as error:
-            if isinstance(error, HoldfastError) and not isinstance(error, NotReserved):
-                raise
+        except Exception:
             found = await office.run(work, replay=work)
         if not found:
             return Beaten(is_alive=False, taken=list(held.jobs))
@@ -569,7 +584,7 @@ class PostgresStore:
                 and job.token not in held.claiming
             ]
             if mine:
-                await it.save(decisions.end([(job, GiveBack()) for job in mine], it.now, keep_token=False))
+                await it.save(decisions.release(mine, it.now))
             return [job.id for job in mine]
 
         return await self._transact(work)
@@ -718,7 +733,7 @@ disturb those who still use them, or complain."""
 class _HeldRow(msgspec.Struct, frozen=True):
     id: UUID
     token: UUID | None
-    is_cancel_requested: bool
+    cancel_requested_at: int | None
 
 
 def _id_at(microseconds: int) -> UUID:

@@ -11,13 +11,12 @@ from typing import Any
 from uuid import UUID
 
 import msgspec
-from msgspec.structs import replace
 
 from holdfast import lifecycle
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import WorkerDeclaredDead
-from holdfast.job import Attempt, ClaimedJob, Delivery, JobRecord, NewJob, Stage
-from holdfast.lifecycle import Complete, GiveBack, Transition
+from holdfast.job import Attempt, ClaimedJob, Delivery, JobRecord, NewJob
+from holdfast.lifecycle import Complete
 from holdfast.liveness import Sighting
 from holdfast.moment import from_microseconds, to_microseconds
 from holdfast.store import (
@@ -44,8 +43,9 @@ from holdfast.store import (
     check_batch,
     check_bound,
     check_limit,
-    crash_of,
 )
+from holdfast.stores import decisions
+from holdfast.stores.decisions import Changes
 from holdfast.stores.hints import HintHub
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.borrowed import enqueue_on
@@ -193,32 +193,12 @@ class SqliteStore:
 
     def _settle_carefully(self, it: Transaction, settlements: Sequence[Settlement]) -> list[Settled]:
         jobs = it.load([settlement.id for settlement in settlements])
-        answers: list[Settled] = []
-        transitions: dict[UUID, Transition] = {}
-        for settlement in settlements:
-            job = jobs.get(settlement.id)
-            if job is None or job.token != settlement.token:
-                answers.append(Settled.STALE)
-            elif job.stage is not Stage.ACTIVE or settlement.id in transitions:
-                answers.append(Settled.ALREADY)
-            else:
-                transitions[settlement.id] = settlement.transition
-                answers.append(Settled.APPLIED)
-        self._finish(it, [(jobs[id], transition) for id, transition in transitions.items()])
+        answers, ended = decisions.judge_settlements(settlements, jobs)
+        self._save(it, decisions.end(ended, it.now))
         return answers
 
-    def _finish(
-        self, it: Transaction, ended: Sequence[tuple[JobRecord, Transition]], *, keep_token: bool = True
-    ) -> None:
-        """Apply transitions to active jobs. Without its token a job can't be settled by its former holder."""
-        changes: list[tuple[JobRecord, JobRecord]] = []
-        attempts: dict[UUID, Attempt] = {}
-        for job, transition in ended:
-            after = lifecycle.finish(job, transition, it.now)
-            changes.append((job, after if keep_token else replace(after, token=None)))
-            if attempt := lifecycle.ended_attempt(job, transition, it.now):
-                attempts[job.id] = attempt
-        it.save(changes, self._key_end(it), attempts)
+    def _save(self, it: Transaction, changes: Changes) -> None:
+        it.save(changes.pairs, self._key_end(it), changes.attempts)
 
     def _key_end(self, it: Transaction) -> int:
         return to_microseconds(it.now + self._retention.idempotency)
@@ -228,10 +208,9 @@ class SqliteStore:
 
     def _tick(self, it: Transaction) -> Tick:
         expired = it.records("select_expired", (it.microseconds, _BATCH))
-        attempts = {job.id: lifecycle.failed_attempt(job, lifecycle.expired_failure(job), it.now) for job in expired}
-        it.save([(job, lifecycle.expire(job, it.now)) for job in expired], self._key_end(it), attempts)
+        self._save(it, decisions.expire(expired, it.now))
         ripe = it.records("select_due", (it.microseconds, _BATCH))
-        it.save([(job, lifecycle.ripen(job)) for job in ripe], self._key_end(it))
+        self._save(it, Changes([(job, lifecycle.ripen(job)) for job in ripe]))
         ((next_due,),) = it.execute("next_due")
         next_in = None if next_due is None else max(from_microseconds(next_due) - it.now, timedelta(0))
         return Tick(len(ripe), len(expired), next_in)
@@ -260,25 +239,13 @@ class SqliteStore:
             jobs = it.load(ids)
             if takes_keys:
                 it.watch_keys(list(jobs.values()))
-            changes: dict[UUID, tuple[JobRecord, JobRecord]] = {}
-            rulings: dict[UUID, Ruling] = {}
-            for id in dict.fromkeys(ids):
-                job = jobs.get(id)
-                rival = it.rival(job) if takes_keys and job is not None else None
-                changed = None if job is None or rival is not None else change(job, it.now)
-                if job is not None and changed is not None:
-                    changes[id] = (job, changed)
-                    if takes_keys:
-                        it.reopen_keys(changed)
-                shown = changed or job
-                rulings[id] = Ruling(changed is not None, shown.state if shown else None, rival)
-            it.save(list(changes.values()), self._key_end(it))
-            asked = [
-                id for id, (before, after) in changes.items() if after.stage is Stage.ACTIVE and after is not before
-            ]
-            if asked:
-                it.hint(HintKind.CANCEL, ids=asked)
-            return rulings
+                steering = decisions.steer(ids, jobs, lambda job: change(job, it.now), it.rival, it.reopen_keys)
+            else:
+                steering = decisions.steer(ids, jobs, lambda job: change(job, it.now))
+            self._save(it, Changes(steering.pairs))
+            if steering.asked_to_stop:
+                it.hint(HintKind.CANCEL, ids=steering.asked_to_stop)
+            return steering.rulings
 
         return await self._writer.run(Operation(work, weight=len(ids)))
 
@@ -351,12 +318,10 @@ class SqliteStore:
     def _beat(self, it: Transaction, worker: UUID, held: Held) -> Beaten:
         if not it.change("beat", (worker.bytes, it.microseconds)):
             return Beaten(is_alive=False, taken=list(held.jobs))
-        mine = {job.id: job for job in it.records("select_active_of_worker", (worker.bytes,))}
-        taken = [id for id, token in held.jobs.items() if id not in mine or mine[id].token != token]
-        cancelled = [id for id, job in mine.items() if job.cancel_requested_at and id in held.jobs]
-        unheld = [job for id, job in mine.items() if held.jobs.get(id) != job.token and job.token not in held.claiming]
-        self._finish(it, [(job, GiveBack()) for job in unheld], keep_token=False)
-        return Beaten(True, taken, cancelled, [job.id for job in unheld])
+        mine = it.records("select_active_of_worker", (worker.bytes,))
+        compared = decisions.compare(mine, held)
+        self._save(it, decisions.release([job for job in mine if job.id in compared.unheld], it.now))
+        return Beaten(True, compared.taken, compared.cancelled, compared.unheld)
 
     async def sightings(self) -> list[Sighting]:
         now = self._clock.now()
@@ -383,14 +348,13 @@ class SqliteStore:
         return await self._writer.run(Operation(work))
 
     def _rescue(self, it: Transaction, orphans: Sequence[JobRecord]) -> list[UUID]:
-        ended = [(job, lifecycle.after_crash(job, crash_of(job.worker))) for job in orphans]
-        self._finish(it, ended, keep_token=False)
+        self._save(it, decisions.rescue(orphans, it.now))
         return [job.id for job in orphans]
 
     async def depart(self, worker: UUID) -> list[UUID]:
         def work(it: Transaction) -> list[UUID]:
             held = it.records("select_active_of_worker", (worker.bytes,))
-            self._finish(it, [(job, lifecycle.after_departure(job)) for job in held], keep_token=False)
+            self._save(it, decisions.depart(held, it.now))
             it.change("depart", (worker.bytes,))
             return [job.id for job in held]
 

@@ -378,9 +378,6 @@ begin
     if current_setting('synchronous_commit') = 'off' then
         perform set_config('synchronous_commit', 'on', true);
     end if;
-    if asked ->> 'lock_timeout' is not null then
-        perform set_config('lock_timeout', asked ->> 'lock_timeout', true);
-    end if;
     perform pg_current_xact_id(); -- before any place is drawn
     if not is_plain or not is_admitted then
         walked := array(select new from json_populate_recordset(null::holdfast.new_job, listed) as new);
@@ -394,6 +391,9 @@ begin
         end loop;
     end if;
 
+    if asked ->> 'lock_timeout' is not null then
+        perform set_config('lock_timeout', asked ->> 'lock_timeout', true);
+    end if;
     -- Mostly every key is new. Then one statement takes them all, in an order that is the same for everybody.
     if must_walk and queues = '{}' and not coalesce((asked ->> 'has_repeats')::boolean, true) then
         begin

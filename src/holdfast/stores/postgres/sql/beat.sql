@@ -7,7 +7,7 @@ beaten as (
     where id = $1 and dead_at is null
     returning id, set_config('synchronous_commit', 'off', true)
 )
-select job.id, job.token, job.cancel_requested_at is not null as is_cancel_requested
+select job.id, job.token, job.cancel_requested_at
 from beaten
 left join (
     select id, token, cancel_requested_at, worker from holdfast.jobs where stage = 3 and worker = $1
