@@ -43,30 +43,38 @@ class Snapshot(NamedTuple):
 class Floor:
     """Of one queue, priority and lane."""
 
-    __slots__ = ("_marks", "_reached", "place")
+    __slots__ = ("_marks", "place", "reached")
 
     def __init__(self) -> None:
         self.place = 0
-        self._reached = 0
+        self.reached = 0
+        """The highest place that a claim has taken."""
         self._marks: deque[Mark] = deque()
 
-    def rise(self, snapshot: Snapshot, highest: int, is_exhausted: bool) -> None:
-        """A claim began at this floor. It took jobs up to `highest`, 0 for none, and all that it saw if exhausted."""
+    def rise(self, snapshot: Snapshot, reached_before: int, highest: int, is_exhausted: bool) -> None:
+        """A claim has looked from this floor on, after some place had been reached.
+
+        It took jobs up to `highest`, 0 for none, and all that it saw if the lane is exhausted.
+        """
         while self._marks and self._marks[0].next_transaction <= snapshot.oldest:
             if not is_exhausted and highest < self._marks[0].place:
                 break  # there may be more below it than the claim could take
             self.place = max(self.place, self._marks.popleft().place)
-        if self._reached > (self._marks[-1].place if self._marks else self.place):
+        if reached_before > (self._marks[-1].place if self._marks else self.place):
             if len(self._marks) == _MOST_MARKS:
                 self._marks.pop()  # the later one says more, and an old transaction may stay for hours
-            self._marks.append(Mark(snapshot.next, self._reached))
-        self._reached = max(self._reached, highest)
+            self._marks.append(Mark(snapshot.next, reached_before))
+        self.reached = max(self.reached, highest)
 
 
 class Look(NamedTuple):
-    """Where a claim begins in each lane. A sweep begins at the very front."""
+    """Where a claim begins in each lane, and what had been reached there before it was sent.
+
+    A sweep begins at the very front. What another claim reaches meanwhile, this one's snapshot may not know.
+    """
 
     places: list[int]
+    reached: list[int]
     is_sweep: bool
 
 
@@ -78,11 +86,12 @@ class QueueFloors:
         self._sweep_at = 0.0
 
     def look(self, monotonic: float) -> Look:
+        reached = [floor.reached for floor in self._floors]
         if monotonic >= self._sweep_at:
-            return Look([0] * LANES, is_sweep=True)
-        return Look([floor.place for floor in self._floors], is_sweep=False)
+            return Look([0] * LANES, reached, is_sweep=True)
+        return Look([floor.place for floor in self._floors], reached, is_sweep=False)
 
-    def learn(self, taken: Iterable[tuple[int, int]], slots: int, snapshot: Snapshot) -> None:
+    def learn(self, look: Look, taken: Iterable[tuple[int, int]], slots: int, snapshot: Snapshot) -> None:
         """From a claim of so many slots: the lane and place of each job that it took."""
         highest = [0] * LANES
         count = 0
@@ -94,7 +103,7 @@ class QueueFloors:
         for lane, floor in enumerate(self._floors):
             # A claim that was filled did not look into the lanes behind the last one it took from.
             if not is_full or lane <= last:
-                floor.rise(snapshot, highest[lane], is_exhausted=not is_full or lane < last)
+                floor.rise(snapshot, look.reached[lane], highest[lane], is_exhausted=not is_full or lane < last)
 
     def swept(self, started: float, ended: float) -> None:
         """A sweep is over; the longer it took, the later comes the next."""

@@ -61,6 +61,7 @@ durability as materialized (
 select
     taken.*,
     control.nearly_full,
+    control.paused,
     pg_snapshot_xmin(pg_current_snapshot())::text::bigint as oldest_transaction,
     pg_snapshot_xmax(pg_current_snapshot())::text::bigint as next_transaction
 from alive
