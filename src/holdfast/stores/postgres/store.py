@@ -356,10 +356,13 @@ class PostgresStore:
             raise WorkerDeclaredDead
         snapshot = Snapshot(found[0]["oldest_transaction"], found[0]["next_transaction"])
         taken = found if found[0]["id"] is not None else []
-        for queue, slots in demand.items():
+        for queue, look in looks.items():
+            if queue in found[0]["paused"]:
+                continue  # it was not looked at
             floors = self._floors.of(queue)
-            floors.learn(((lane_number(row[4], row[19]), row[20]) for row in taken if row[3] == queue), slots, snapshot)
-            if looks[queue].is_sweep:
+            places = ((lane_number(row[4], row[19]), row[20]) for row in taken if row[3] == queue)
+            floors.learn(look, places, demand[queue], snapshot)
+            if look.is_sweep:
                 floors.swept(started, loop.time())
         if taken:
             await self._look_after(office, connection, {row[3] for row in taken}, taken[0]["nearly_full"])
