@@ -1,8 +1,10 @@
 """Numbered migrations, forward only. Any number of processes may try at once: one does it, the others find it done.
 
 A migration runs in one transaction, unless its first line says `-- outside of a transaction`: then its statements
-run one by one, must bear being repeated, and may build indexes concurrently. Each waits only briefly for
-a lock, and tries again: a migration that stood in line for a busy table would make everybody stand behind it.
+run one by one, must bear being repeated, and may build indexes concurrently. Nobody stands in line for
+a lock for more than a moment: everybody else would have to stand behind.
+
+Nothing here is left to a session, so that it works behind a pooler too.
 """
 
 from __future__ import annotations
@@ -10,23 +12,47 @@ from __future__ import annotations
 import asyncio
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
+from typing import Any, Final
 
 import asyncpg
 
-from holdfast.errors import SchemaOutdated, SchemaTooNew, StoreUnavailable
+from holdfast.errors import SchemaOutdated, SchemaTooNew, StoreError, StoreUnavailable
+from holdfast.stores.postgres.cutting import cut
+
+Raw = asyncpg.Connection[asyncpg.Record]
+
+LOCK: Final = 0x686F6C6466617374  # "holdfast"
+LOCK_TIMEOUT: Final = "200ms"
+BOOKKEEPING: Final = """create table if not exists holdfast.migrations (
+    number integer primary key, name text not null, applied_at timestamptz not null default clock_timestamp()
+)"""
+OLDEST_SERVER: Final = 13
 
 _FILE_NAME = re.compile(r"(\d{4})_(\w+)\.sql")
 _OUTSIDE = "-- outside of a transaction"
-_LOCK = 0x686F6C6466617374  # "holdfast"
-_BOOKKEEPING = """create table if not exists holdfast.migrations (
-    number integer primary key, name text not null, applied_at timestamptz not null default clock_timestamp()
-)"""
-_STATEMENT_END = re.compile(r";\s*$", re.MULTILINE)
+_CONCURRENT = re.compile(
+    r"(?:create\s+(?:unique\s+)?index|drop\s+index|reindex\s+\w+)\s+concurrently\s+(?:if\s+(?:not\s+)?exists\s+)?(\w+)",
+    re.IGNORECASE,
+)
+_SETTINGS = f"""
+    set local lock_timeout = '{LOCK_TIMEOUT}';
+    set local statement_timeout = 0;
+    set local idle_in_transaction_session_timeout = 0;
+    set local synchronous_commit = 'on';
+    set local client_min_messages = 'warning'
+"""
 _PATIENCE = 60.0
+_SHORT = 30.0
+"""Seconds that a question to the catalogue may take: whoever opens a store must not wait for ever."""
+_FIRST_PAUSE = 0.5
+_LONGEST_PAUSE = 5.0
+"""In between, those whom we made wait get on."""
+_TURN_PAUSE = 0.05
 
 
 @dataclass(frozen=True)
@@ -37,12 +63,19 @@ class Migration:
     name: str
     sql: str
 
+    def __str__(self) -> str:
+        return f"{self.number:04} ({self.name})"
+
     @property
     def is_transactional(self) -> bool:
         return not self.sql.startswith(_OUTSIDE)
 
     def statements(self) -> list[str]:
-        return [part.strip() for part in _STATEMENT_END.split(self.sql) if part.strip()]
+        return cut(self.sql)
+
+
+class _Taken(Exception):
+    """Another process is applying a migration."""
 
 
 def shipped_migrations(folder: Traversable | None = None) -> list[Migration]:
@@ -53,38 +86,30 @@ def shipped_migrations(folder: Traversable | None = None) -> list[Migration]:
     return sorted(migrations, key=lambda migration: migration.number)
 
 
-def script(migrations: Sequence[Migration]) -> str:
-    """All of it as text, for those who run it by hand. What was applied already must be left out by them."""
-    parts = ["create schema if not exists holdfast;", f"{_BOOKKEEPING};"]
-    for migration in migrations:
-        done = f"insert into holdfast.migrations (number, name) values ({migration.number}, '{migration.name}');"  # noqa: S608
-        body = f"{migration.sql.strip()}\n\n{done}"
-        title = f"-- migration {migration.number:04}: {migration.name}"
-        parts.append(f"{title}\nbegin;\n\n{body}\n\ncommit;" if migration.is_transactional else f"{title}\n{body}")
-    return "\n\n".join(parts) + "\n"
-
-
-async def applied(connection: asyncpg.Connection[asyncpg.Record]) -> int:
+async def applied(connection: Raw) -> int:
     """The number of the last migration that was applied; 0 if Holdfast has nothing here yet."""
-    if await connection.fetchval("select to_regclass('holdfast.migrations')") is None:
-        return 0
-    number: int = await connection.fetchval("select coalesce(max(number), 0) from holdfast.migrations")
-    return number
+    async with _transaction(connection):
+        return await _number(connection)
 
 
-async def migrate(connection: asyncpg.Connection[asyncpg.Record], migrations: Sequence[Migration]) -> list[Migration]:
-    """Bring the schema to the newest of these migrations, and return those that were applied."""
-    done: list[Migration] = []
-    async with asyncio.timeout(_PATIENCE + 10):
-        for migration in migrations:
-            if migration.number > await applied(connection):
-                try:
-                    await _apply(connection, migration, done)
-                except asyncpg.InsufficientPrivilegeError as error:
-                    raise SchemaOutdated(
-                        f"The database needs migration {migration.number:04} ({migration.name}), and this role may not "
-                        f"make it ({error}). Run `holdfast db migrate` once with a role that may."
-                    ) from error
+async def migrate(
+    connection: Raw,
+    migrations: Sequence[Migration],
+    connect: Callable[[], Awaitable[Raw]],
+    *,
+    patience: float = _PATIENCE,
+    tell: Callable[[str], None] = lambda _: None,
+) -> list[Migration]:
+    """Bring the schema to the newest of these migrations, and return those that were applied here.
+
+    `connect` makes a further connection, for a migration outside of a transaction. `tell` is told what is waited for.
+    """
+    check_server(connection.get_server_version().major)
+    number = await applied(connection)
+    done = []
+    for migration in migrations:
+        if migration.number > number and await _apply(connection, migration, connect, patience, tell):
+            done.append(migration)
     check(await applied(connection), migrations)
     return done
 
@@ -103,68 +128,155 @@ def check(number: int, migrations: Sequence[Migration]) -> None:
         )
 
 
-async def _apply(connection: asyncpg.Connection[asyncpg.Record], migration: Migration, done: list[Migration]) -> None:
-    """Apply one migration, trying again while somebody holds a lock that it needs."""
+def check_server(major: int) -> None:
+    if major < OLDEST_SERVER:
+        raise StoreUnavailable(
+            f"PostgreSQL {major} is too old: Holdfast needs {OLDEST_SERVER} or newer. Upgrade the server."
+        )
+
+
+async def _apply(
+    connection: Raw,
+    migration: Migration,
+    connect: Callable[[], Awaitable[Raw]],
+    patience: float,
+    tell: Callable[[str], None],
+) -> bool:
+    """Apply one migration, trying again while somebody is in the way; False if another process did it meanwhile."""
     loop = asyncio.get_running_loop()
-    deadline = loop.time() + _PATIENCE
+    deadline = loop.time() + patience
+    pause = _FIRST_PAUSE
+    is_told = False
     while True:
         try:
             if migration.is_transactional:
-                await _apply_whole(connection, migration, done)
-            else:
-                await _apply_one_by_one(connection, migration, done)
-            return
+                return await _apply_whole(connection, migration)
+            return await _apply_one_by_one(connection, migration, connect)
+        except _Taken as error:
+            if loop.time() > deadline:
+                raise StoreUnavailable(
+                    f"Another process has been applying migrations for more than {patience:g} s. Try again when it is "
+                    "done; a long one is best run by `holdfast db migrate`, before the new version starts."
+                ) from error
+            await asyncio.sleep(_TURN_PAUSE * random.uniform(0.5, 1.5))
         except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
             if loop.time() > deadline:
                 raise StoreUnavailable(
-                    f"Migration {migration.number:04} ({migration.name}) waited {_PATIENCE:g} s for a lock another "
-                    "transaction holds. Nothing was changed; end long transactions, and run `holdfast db migrate`."
+                    f"Migration {migration} waited {patience:g} s for a lock that another transaction holds. "
+                    "Nothing was changed; end long transactions, and run `holdfast db migrate`."
                 ) from error
-            await asyncio.sleep(random.uniform(0.2, 0.6))
+            if not is_told:
+                tell(f"Migration {migration} waits for a lock that another transaction holds …")
+                is_told = True
+            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+            pause = min(pause * 2, _LONGEST_PAUSE)
+        except asyncpg.InsufficientPrivilegeError as error:
+            raise SchemaOutdated(
+                f"The database needs migration {migration}, and this role may not make it ({error}). "
+                "Run `holdfast db migrate` once with a role that may."
+            ) from error
+        except asyncpg.UndefinedObjectError as error:
+            if "plpgsql" not in str(error):
+                raise
+            raise StoreError(
+                f"Migration {migration} needs PostgreSQL's own language plpgsql, and this database lacks it. "
+                "Let its owner run: create extension plpgsql;"
+            ) from error
 
 
-async def _apply_whole(
-    connection: asyncpg.Connection[asyncpg.Record], migration: Migration, done: list[Migration]
-) -> None:
-    async with connection.transaction():
-        await connection.execute("set local lock_timeout = '30s'; set local statement_timeout = 0")
-        await connection.execute(f"select pg_advisory_xact_lock({_LOCK})")
+async def _apply_whole(connection: Raw, migration: Migration) -> bool:
+    async with _turn(connection):
         if await _is_applied(connection, migration):
-            return
-        await connection.execute("set local lock_timeout = '1s'; set local synchronous_commit = 'on'")
+            return False
         await connection.execute(migration.sql)
         await _record(connection, migration)
-    done.append(migration)
+    return True
 
 
-async def _apply_one_by_one(
-    connection: asyncpg.Connection[asyncpg.Record], migration: Migration, done: list[Migration]
-) -> None:
-    """For what can't be done in a transaction. The lock is the session's, so this needs a connection of its own."""
-    await connection.execute("set lock_timeout = '30s'; set statement_timeout = 0")
-    await connection.execute(f"select pg_advisory_lock({_LOCK})")
+async def _apply_one_by_one(connection: Raw, migration: Migration, connect: Callable[[], Awaitable[Raw]]) -> bool:
+    """For what can't be done in a transaction: another connection has the turn meanwhile.
+
+    It has an open transaction, but no snapshot, which a concurrent build would have to wait for.
+    """
+    holder = await connect()
     try:
-        if await _is_applied(connection, migration):
-            return
-        await connection.execute("set lock_timeout = '1s'")
-        for statement in migration.statements():
-            await connection.execute(statement)
-        await _record(connection, migration)
+        async with _turn(holder):
+            async with _transaction(connection):
+                if await _is_applied(connection, migration):
+                    return False
+            for statement in migration.statements():
+                await _run_apart(connection, statement)
+            async with _transaction(connection):
+                await _record(connection, migration)
     finally:
-        await connection.execute(f"select pg_advisory_unlock({_LOCK})")
-    done.append(migration)
+        with suppress(Exception):
+            await holder.close(timeout=2)
+        if not holder.is_closed():
+            holder.terminate()
+    return True
 
 
-async def _is_applied(connection: asyncpg.Connection[asyncpg.Record], migration: Migration) -> bool:
-    if not await connection.fetchval("select exists (select from pg_namespace where nspname = 'holdfast')"):
+async def _run_apart(connection: Raw, statement: str) -> None:
+    concurrent = _CONCURRENT.match(statement)
+    if concurrent is None:
+        async with _transaction(connection):
+            await connection.execute(statement)
+        return
+    async with _transaction(connection):
+        is_broken = await _ask(
+            connection,
+            "select exists (select from pg_index where indexrelid = to_regclass('holdfast.' || $1) and not indisvalid)",
+            concurrent[1],
+        )
+    if is_broken:
+        # A build that was interrupted leaves an index that is never used, and that "if not exists" takes for done.
+        await connection.execute(f"drop index concurrently if exists holdfast.{concurrent[1]}")
+    # Nobody waits behind a concurrent build, so it waits as long as it must.
+    await connection.execute(statement)
+
+
+@asynccontextmanager
+async def _turn(connection: Raw) -> AsyncIterator[None]:
+    """A transaction that only one process has at a time; _Taken if it is not ours now.
+
+    Who waited for the lock in the database would have a snapshot all the while, and keep the one who has it from
+    building an index concurrently.
+    """
+    async with _transaction(connection):
+        if not await _ask(connection, f"select pg_try_advisory_xact_lock({LOCK})"):
+            raise _Taken
+        yield
+
+
+@asynccontextmanager
+async def _transaction(connection: Raw) -> AsyncIterator[None]:
+    async with connection.transaction(isolation="read_committed"):
+        await connection.execute(_SETTINGS, timeout=_SHORT)
+        yield
+
+
+async def _is_applied(connection: Raw, migration: Migration) -> bool:
+    if not await _ask(connection, "select exists (select from pg_namespace where nspname = 'holdfast')"):
         await connection.execute("create schema holdfast")
-    await connection.execute(f"set client_min_messages = warning; {_BOOKKEEPING}")
+    await connection.execute(BOOKKEEPING)
     return bool(
-        await connection.fetchval("select exists (select from holdfast.migrations where number = $1)", migration.number)
+        await _ask(connection, "select exists (select from holdfast.migrations where number = $1)", migration.number)
     )
 
 
-async def _record(connection: asyncpg.Connection[asyncpg.Record], migration: Migration) -> None:
+async def _record(connection: Raw, migration: Migration) -> None:
     await connection.execute(
-        "insert into holdfast.migrations (number, name) values ($1, $2)", migration.number, migration.name
+        "insert into holdfast.migrations (number, name) values ($1, $2) on conflict do nothing",
+        migration.number,
+        migration.name,
     )
+
+
+async def _number(connection: Raw) -> int:
+    if await _ask(connection, "select to_regclass('holdfast.migrations')") is None:
+        return 0
+    return int(await _ask(connection, "select coalesce(max(number), 0) from holdfast.migrations"))
+
+
+async def _ask(connection: Raw, sql: str, *values: Any) -> Any:
+    return await connection.fetchval(sql, *values, timeout=_SHORT)

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Iterable,
+    Mapping,
+    Sequence,
+    Set,
+)
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from itertools import islice
@@ -74,6 +84,8 @@ Result = TypeVar("Result")
 _BATCH = 1000
 _PRUNE_WINDOW = 5000
 _FIRST_ID = UUID(int=0)
+_LATEST_CLAIM = 120_000_000
+"""Microseconds after which a claim that was sent has surely ended: statements don't run for that long."""
 
 
 class _Office(Branch):
@@ -119,6 +131,7 @@ class PostgresStore:
         self._lock = native.make_lock()
         self._prune_from = _FIRST_ID
         self._known_queues: set[str] = set()
+        self._beats: dict[UUID, _LastBeat] = {}
 
     # ── lifetime ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -544,6 +557,8 @@ class PostgresStore:
         office = await self._office()
         is_locked = await office.own(office.reserved.hold(worker.id))
 
+        self._beats.pop(worker.id, None)
+
         async def work(it: Transaction) -> None:
             await it.fetch("lock_workers", [worker.id])
             # What an earlier life under this id still held, nobody runs any more.
@@ -564,13 +579,17 @@ class PostgresStore:
             return await connection.fetch(statement("beat"), worker, self._microseconds, office.reserved.holds(worker))
 
         try:
-            found = await office.reserved.run(work)
+            beaten = await office.reserved.run(work)
         except Exception:
-            found = await office.run(work, replay=work)
-        if not found:
+            beaten = await office.run(work, replay=work)
+        if not beaten:
+            self._beats.pop(worker, None)
             return Beaten(is_alive=False, taken=list(held.jobs))
-        compared = decisions.compare((_HeldRow(row[0], row[1], row[2]) for row in found if row[0] is not None), held)
+        before = self._beats.get(worker, _LastBeat())
+        found = await self._fetch(statement("held"), worker, [*before.held | held.jobs.keys()], before.looked_from)
+        compared = decisions.compare((_HeldRow(*row) for row in found), held)
         released = await self._release(worker, held, compared.unheld) if compared.unheld else []
+        self._beats[worker] = _LastBeat(beaten[0]["beat_at"] - _LATEST_CLAIM, held.jobs.keys())
         return Beaten(True, compared.taken, compared.cancelled, released)
 
     async def _release(self, worker: UUID, held: Held, unheld: Sequence[UUID]) -> list[UUID]:
@@ -616,7 +635,8 @@ class PostgresStore:
             if gone:
                 await it.fetch("lock_workers", list(gone))
                 await it.fetch("declare_dead", list(gone), list(gone.values()), it.given_now)
-            return await self._rescue(it, await it.records("lock_orphans", _BATCH))
+            dead = [row["id"] for row in await it.fetch("lock_dead")]
+            return await self._rescue(it, dead) if dead else []
 
         return await self._transact(work)
 
@@ -627,15 +647,19 @@ class PostgresStore:
             await it.fetch("lock_workers", [worker])
             await it.fetch("declare_dead", [worker], [-1], it.given_now)
             await self._settle_carefully(it, settlements)
-            return await self._rescue(it, await it.records("lock_active_of_worker", worker))
+            return await self._rescue(it, [worker])
 
         rescued = await self._transact(work)
         await self._let_go(worker)
         return rescued
 
-    async def _rescue(self, it: Transaction, orphans: Sequence[JobRecord]) -> list[UUID]:
+    async def _rescue(self, it: Transaction, dead: Sequence[UUID]) -> list[UUID]:
+        """Take over what dead workers hold, whose rows are locked; at most a batch."""
+        orphans = await it.records("lock_orphans", dead, _BATCH)
         if orphans:
             await it.save(decisions.rescue(orphans, it.now))
+        if len(orphans) < _BATCH:
+            await it.fetch("empty", dead)
         return [job.id for job in orphans]
 
     async def depart(self, worker: UUID) -> list[UUID]:
@@ -648,6 +672,7 @@ class PostgresStore:
             return [job.id for job in held]
 
         released = await self._transact(work)
+        self._beats.pop(worker, None)
         await self._let_go(worker)
         return released
 
@@ -731,6 +756,13 @@ class PostgresStore:
 _abandoned: list[object] = []
 """Connections that a forked child has from its parent, or that a closed loop has left: collecting them would
 disturb those who still use them, or complain."""
+
+
+class _LastBeat(msgspec.Struct, frozen=True):
+    """What a worker held at its last beat. All else that it can hold, it was given since `looked_from`."""
+
+    looked_from: int = 0
+    held: Set[UUID] = frozenset()
 
 
 class _HeldRow(msgspec.Struct, frozen=True):

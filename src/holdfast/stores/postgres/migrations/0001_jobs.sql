@@ -73,7 +73,7 @@ $$;
 create index jobs_ready on holdfast.jobs (queue, priority desc, lane, place) where stage = 2;
 create index jobs_due on holdfast.jobs (due_at, id) where stage = 1;
 create index jobs_delayed on holdfast.jobs (queue, attempt) where stage = 1;
-create index jobs_active on holdfast.jobs (worker) where stage = 3;
+create index jobs_active on holdfast.jobs (worker, started_at) where stage = 3;
 create index jobs_dead on holdfast.jobs (id) where stage = 6;
 create index jobs_expiring on holdfast.jobs (expires_at) where stage < 3 and expires_at is not null;
 
@@ -131,7 +131,8 @@ create table holdfast.workers (
     beat_at    bigint  not null,
     beat       bigint  not null,
     dead_at    bigint,
-    is_locked  boolean not null default false
+    is_locked  boolean not null default false, -- it holds the session lock that lock_of tells
+    is_empty   boolean not null default false  -- it is dead, and nothing of its is left to rescue
 ) with (fillfactor = 50);
 
 -- The session lock by which others see that a worker's process is there.

@@ -1,8 +1,7 @@
--- Active jobs of workers that are not alive, so that a rescue that was cut short resumes.
+-- What dead workers still hold. $1 the workers, $2 how many at most.
 select *
-from holdfast.jobs as job
-where stage = 3
-  and not exists (select from holdfast.workers as w where w.id = job.worker and w.dead_at is null)
+from holdfast.jobs
+where stage = 3 and worker = any ($1::uuid[])
 order by id
-limit $1
+limit $2
 for update

@@ -1,4 +1,4 @@
 with gone as (
-    delete from holdfast.workers where dead_at is not null and dead_at < $1 returning 1
+    delete from holdfast.workers where dead_at is not null and is_empty and dead_at < $1 returning 1
 )
 select count(*) from gone
