@@ -17,14 +17,15 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from importlib import resources
 from importlib.resources.abc import Traversable
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import asyncpg
 
 from holdfast.errors import SchemaOutdated, SchemaTooNew, StoreError, StoreUnavailable
 from holdfast.stores.postgres.cutting import cut
 
-Raw = asyncpg.Connection[asyncpg.Record]
+Raw: TypeAlias = "asyncpg.Connection[asyncpg.Record]"
+Connect: TypeAlias = Callable[[], Awaitable[Raw]]
 
 LOCK: Final = 0x686F6C6466617374  # "holdfast"
 LOCK_TIMEOUT: Final = "200ms"
@@ -95,21 +96,20 @@ async def applied(connection: Raw) -> int:
 async def migrate(
     connection: Raw,
     migrations: Sequence[Migration],
-    connect: Callable[[], Awaitable[Raw]],
+    connect: Connect | None = None,
     *,
     patience: float = _PATIENCE,
     tell: Callable[[str], None] = lambda _: None,
 ) -> list[Migration]:
     """Bring the schema to the newest of these migrations, and return those that were applied here.
 
-    `connect` makes a further connection, for a migration outside of a transaction. `tell` is told what is waited for.
+    `connect` makes a further connection, which migrations outside of a transaction need. `tell` is told what is waited
+    for.
     """
     check_server(connection.get_server_version().major)
     number = await applied(connection)
-    done = []
-    for migration in migrations:
-        if migration.number > number and await _apply(connection, migration, connect, patience, tell):
-            done.append(migration)
+    missing = [migration for migration in migrations if migration.number > number]
+    done = [each for each in missing if await _apply(connection, each, connect, patience, tell)]
     check(await applied(connection), migrations)
     return done
 
@@ -138,7 +138,7 @@ def check_server(major: int) -> None:
 async def _apply(
     connection: Raw,
     migration: Migration,
-    connect: Callable[[], Awaitable[Raw]],
+    connect: Connect | None,
     patience: float,
     tell: Callable[[str], None],
 ) -> bool:
@@ -193,11 +193,12 @@ async def _apply_whole(connection: Raw, migration: Migration) -> bool:
     return True
 
 
-async def _apply_one_by_one(connection: Raw, migration: Migration, connect: Callable[[], Awaitable[Raw]]) -> bool:
+async def _apply_one_by_one(connection: Raw, migration: Migration, connect: Connect | None) -> bool:
     """For what can't be done in a transaction: another connection has the turn meanwhile.
 
     It has an open transaction, but no snapshot, which a concurrent build would have to wait for.
     """
+    assert connect is not None, "a migration outside of a transaction needs a second connection"
     holder = await connect()
     try:
         async with _turn(holder):
@@ -223,15 +224,18 @@ async def _run_apart(connection: Raw, statement: str) -> None:
             await connection.execute(statement)
         return
     async with _transaction(connection):
+        is_ours = await _ask(connection, "select pg_backend_pid()") == connection.get_server_pid()
         is_broken = await _ask(
             connection,
             "select exists (select from pg_index where indexrelid = to_regclass('holdfast.' || $1) and not indisvalid)",
             concurrent[1],
         )
+    if is_ours:
+        # Nobody waits behind a concurrent build, so it may take its time. Behind a pooler, the user's settings hold.
+        await connection.execute("set statement_timeout = 0; set lock_timeout = 0")
     if is_broken:
         # A build that was interrupted leaves an index that is never used, and that "if not exists" takes for done.
         await connection.execute(f"drop index concurrently if exists holdfast.{concurrent[1]}")
-    # Nobody waits behind a concurrent build, so it waits as long as it must.
     await connection.execute(statement)
 
 

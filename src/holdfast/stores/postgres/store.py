@@ -146,7 +146,7 @@ class PostgresStore:
         raw = await self._first_connection()
         try:
             self._is_pooled = await is_behind_a_pooler(raw)
-            await migrate(raw, self._migrations)
+            await migrate(raw, self._migrations, lambda: connect_raw(self.address, statement_cache=0))
             async with raw.transaction():
                 self._instance = await raw.fetchval("select id from holdfast.instance")
         except Exception as error:

@@ -1,0 +1,3 @@
+create schema if not exists holdfast;
+
+{bookkeeping};
