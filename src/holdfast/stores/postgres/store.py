@@ -13,7 +13,6 @@ from collections.abc import (
     Iterable,
     Mapping,
     Sequence,
-    Set,
 )
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
@@ -84,8 +83,6 @@ Result = TypeVar("Result")
 _BATCH = 1000
 _PRUNE_WINDOW = 5000
 _FIRST_ID = UUID(int=0)
-_LATEST_CLAIM = 120_000_000
-"""Microseconds after which a claim that was sent has surely ended: statements don't run for that long."""
 
 
 class _Office(Branch):
@@ -117,6 +114,8 @@ class PostgresStore:
         self._retention = retention or Retention()
         self._migrations = list(migrations or shipped_migrations())
         self._declared = declared_bounds({queue.name: queue for queue in queues})
+        # In microseconds, with plenty to spare: statements don't run for longer than that.
+        self._longest_claim = round((2 * self.address.statement_timeout + 60) * 1_000_000)
         self._start_anew()
 
     def _start_anew(self) -> None:
@@ -589,7 +588,7 @@ class PostgresStore:
         found = await self._fetch(statement("held"), worker, [*before.held | held.jobs.keys()], before.looked_from)
         compared = decisions.compare((_HeldRow(*row) for row in found), held)
         released = await self._release(worker, held, compared.unheld) if compared.unheld else []
-        self._beats[worker] = _LastBeat(beaten[0]["beat_at"] - _LATEST_CLAIM, held.jobs.keys())
+        self._beats[worker] = _LastBeat(beaten[0]["beat_at"] - self._longest_claim, frozenset(held.jobs))
         return Beaten(True, compared.taken, compared.cancelled, released)
 
     async def _release(self, worker: UUID, held: Held, unheld: Sequence[UUID]) -> list[UUID]:
@@ -762,7 +761,7 @@ class _LastBeat(msgspec.Struct, frozen=True):
     """What a worker held at its last beat. All else that it can hold, it was given since `looked_from`."""
 
     looked_from: int = 0
-    held: Set[UUID] = frozenset()
+    held: frozenset[UUID] = frozenset()
 
 
 class _HeldRow(msgspec.Struct, frozen=True):
