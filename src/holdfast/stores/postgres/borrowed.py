@@ -1,213 +1,167 @@
-"""Enqueuing inside a transaction of the caller's, on the caller's own connection, whatever driver that is.
+"""Enqueuing inside a transaction of the caller's, on the caller's own connection.
 
-Nothing here imports a driver: who passes a connection has imported its module.
+One statement does it, so that any driver will do. What it refuses it returns, and the transaction stays usable;
+if it fails, the transaction is the caller's to roll back.
 """
 
 from __future__ import annotations
 
-import sys
+import re
 import weakref
-from collections.abc import Awaitable, Callable
-from typing import Any, Final, NoReturn
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, Final, NoReturn, Protocol
 
 from holdfast.errors import HoldfastError, InvalidOption, StoreError, StoreUnavailable, WrongDatabase
+from holdfast.stores.postgres.statements import statement
 
-_PROBE: Final = "select to_regprocedure('holdfast.enqueue(text, text)') is not null"
-_ENQUEUE: Final = "select holdfast.enqueue({0}::text, {1}::text)"
-
-SyncCall = Callable[..., Any]
-"""Runs a statement with its values, in the caller's thread, and returns the one value it answers with."""
-AsyncCall = Callable[..., Awaitable[Any]]
-
-_known: weakref.WeakSet[Any] = weakref.WeakSet()
+_recognised: weakref.WeakSet[Any] = weakref.WeakSet()
 """Connections that were seen to have Holdfast's functions: calling one that is not there would end the transaction."""
 
 
-class Borrowed:
-    """A connection of the caller's. `place` is how its driver writes the place of a value."""
+class Borrowed(Protocol):
+    """A connection of the caller's. Both verbs take what holdfast.enqueue takes, and return its answer."""
 
-    def __init__(self, call: SyncCall | AsyncCall, identity: Any, *, is_async: bool, places: tuple[str, str]) -> None:
-        self._call = call
-        self._identity = identity
-        self.is_async = is_async
-        self._enqueue = _ENQUEUE.format(*places)
+    def enqueue(self, jobs: str, options: str) -> str: ...
+    async def aenqueue(self, jobs: str, options: str) -> str: ...
+
+
+class SyncBorrowed:
+    """A connection that blocks the thread that uses it."""
+
+    def __init__(self, ask: Callable[..., Any], connection: Any, places: tuple[str, str] = ("%s", "%s")) -> None:
+        """`ask` returns the one value that a statement answers with; `places` is how the driver writes parameters."""
+        self._ask = ask
+        self._connection = connection
+        self._statement = _enqueue_statement(places)
 
     def enqueue(self, jobs: str, options: str) -> str:
-        if self.is_async:
-            raise InvalidOption("tx= is an asynchronous connection. Use `await aenqueue(…)` with it.")
-        try:
-            if self._identity not in _known:
-                self._see(self._call(_PROBE))
-            return str(self._call(self._enqueue, jobs, options))
-        except Exception as error:
-            _explain(error)
+        with explained():
+            if self._connection not in _recognised:
+                _recognise(self._connection, self._ask(statement("recognise")))
+            return _read(self._ask(self._statement, _ascii(jobs), _ascii(options)))
 
     async def aenqueue(self, jobs: str, options: str) -> str:
-        if not self.is_async:
-            return self.enqueue(jobs, options)
-        try:
-            if self._identity not in _known:
-                self._see(await self._call(_PROBE))
-            return str(await self._call(self._enqueue, jobs, options))
-        except Exception as error:
-            _explain(error)
-
-    def _see(self, is_there: object) -> None:
-        if not is_there:
-            raise WrongDatabase
-        _known.add(self._identity)
+        return self.enqueue(jobs, options)
 
 
-def borrow(tx: object) -> Borrowed:
-    """Recognise a connection; WrongDatabase if it is not one to PostgreSQL."""
-    for module, recognise in _DRIVERS:
-        if module in sys.modules:
-            borrowed = recognise(tx, sys.modules[module])
-            if borrowed is not None:
-                return borrowed
-    raise WrongDatabase(
-        f"tx= is a {type(tx).__name__}, but this app's database is PostgreSQL. Pass a connection of asyncpg or "
-        "psycopg, a connection or session of SQLAlchemy, or django.db.connection."
-    )
+class AsyncBorrowed:
+    """A connection that must be awaited."""
+
+    def __init__(
+        self, ask: Callable[..., Awaitable[Any]], connection: Any, places: tuple[str, str] = ("%s", "%s")
+    ) -> None:
+        self._ask = ask
+        self._connection = connection
+        self._statement = _enqueue_statement(places)
+
+    def enqueue(self, jobs: str, options: str) -> str:
+        refuse_async()
+
+    async def aenqueue(self, jobs: str, options: str) -> str:
+        with explained():
+            if self._connection not in _recognised:
+                _recognise(self._connection, await self._ask(statement("recognise")))
+            return _read(await self._ask(self._statement, _ascii(jobs), _ascii(options)))
 
 
-# ── drivers ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+def _enqueue_statement(places: tuple[str, str]) -> str:
+    return statement("enqueue_in").replace("$1", places[0]).replace("$2", places[1])
 
 
-def _asyncpg(tx: Any, module: Any) -> Borrowed | None:
-    if not isinstance(tx, module.Connection | module.pool.PoolConnectionProxy):
-        return None
-    if not tx.is_in_transaction():
-        _refuse_autocommit("`async with connection.transaction():`")
-    return Borrowed(tx.fetchval, tx, is_async=True, places=("$1", "$2"))
-
-
-def _psycopg(tx: Any, module: Any) -> Borrowed | None:
-    is_async = isinstance(tx, module.AsyncConnection)
-    if not is_async and not isinstance(tx, module.Connection):
-        return None
-    if tx.autocommit and tx.info.transaction_status == module.pq.TransactionStatus.IDLE:
-        _refuse_autocommit("`with connection.transaction():`")
-
-    def call(sql: str, *values: str) -> Any:
-        with tx.cursor(row_factory=module.rows.tuple_row) as cursor:
-            return cursor.execute(sql, values or None).fetchone()[0]
-
-    async def acall(sql: str, *values: str) -> Any:
-        async with tx.cursor(row_factory=module.rows.tuple_row) as cursor:
-            await cursor.execute(sql, values or None)
-            return (await cursor.fetchone())[0]
-
-    return Borrowed(acall if is_async else call, tx, is_async=is_async, places=("%s", "%s"))
-
-
-def _psycopg2(tx: Any, module: Any) -> Borrowed | None:
-    if not isinstance(tx, module.extensions.connection):
-        return None
-    if tx.autocommit and tx.info.transaction_status == module.extensions.TRANSACTION_STATUS_IDLE:
-        _refuse_autocommit("BEGIN on it")
-
-    def call(sql: str, *values: str) -> Any:
-        with tx.cursor(cursor_factory=module.extensions.cursor) as cursor:
-            cursor.execute(sql, values or None)
-            return cursor.fetchone()[0]
-
-    return Borrowed(call, tx, is_async=False, places=("%s", "%s"))
-
-
-def _sqlalchemy(tx: Any, module: Any) -> Borrowed | None:
-    orm, extension = sys.modules.get("sqlalchemy.orm"), sys.modules.get("sqlalchemy.ext.asyncio")
-    if orm is not None and isinstance(tx, orm.scoped_session):
-        tx = tx()
-    if extension is not None and isinstance(tx, extension.async_scoped_session):
-        tx = tx()
-    if orm is not None and isinstance(tx, orm.Session):
-        bound = tx.connection()
-    elif isinstance(tx, module.engine.Connection):
-        bound = tx
-    elif extension is not None and isinstance(tx, extension.AsyncSession | extension.AsyncConnection):
-        return _sqlalchemy_async(tx, module)
-    else:
-        return None
-    _check_sqlalchemy(bound)
-
-    def call(sql: str, *values: str) -> Any:
-        named = dict(zip(("jobs", "options"), values, strict=False))
-        return bound.execute(module.text(sql), named).scalar_one()
-
-    return Borrowed(call, bound.connection.dbapi_connection, is_async=False, places=(":jobs", ":options"))
-
-
-def _sqlalchemy_async(tx: Any, module: Any) -> Borrowed:
-    extension = sys.modules["sqlalchemy.ext.asyncio"]
-    probed: list[Any] = []
-
-    async def call(sql: str, *values: str) -> Any:
-        connection = await tx.connection() if isinstance(tx, extension.AsyncSession) else tx
-        if not probed:
-            await connection.run_sync(_check_sqlalchemy)
-            probed.append(connection)
-        named = dict(zip(("jobs", "options"), values, strict=False))
-        return (await connection.execute(module.text(sql), named)).scalar_one()
-
-    return Borrowed(call, tx, is_async=True, places=(":jobs", ":options"))
-
-
-def _check_sqlalchemy(connection: Any) -> None:
-    if connection.dialect.name != "postgresql":
-        raise WrongDatabase(
-            f"tx= is connected to {connection.dialect.name}, but this app's database is PostgreSQL. Use the same one."
+def _recognise(connection: Any, answer: object) -> None:
+    if answer is None:
+        raise StoreError(
+            "The role of the connection given as tx= may not use the schema holdfast. Nothing was written; grant it "
+            "the rights of a producer."
         )
-    if connection.get_isolation_level() == "AUTOCOMMIT":
-        _refuse_autocommit("a transaction, without isolation_level='AUTOCOMMIT'")
+    if not answer:
+        raise WrongDatabase
+    with suppress(TypeError):  # what can't be remembered is asked again
+        _recognised.add(connection)
 
 
-def _django(tx: Any, module: Any) -> Borrowed | None:
-    if isinstance(tx, module.utils.connection.ConnectionProxy):
-        tx = tx._connections[tx._alias]  # its methods work through the proxy, but not isinstance and weak references
-    if not isinstance(tx, module.db.backends.base.base.BaseDatabaseWrapper):
-        return None
-    if tx.vendor != "postgresql":
-        raise WrongDatabase(
-            f"tx= is connected to {tx.vendor}, but this app's database is PostgreSQL. Use the same one."
-        )
-    if not tx.in_atomic_block and tx.get_autocommit():
-        _refuse_autocommit("`with transaction.atomic():`")
+# ── texts, whatever the encoding of the connection ───────────────────────────────────────────────────────────────────
 
-    def call(sql: str, *values: str) -> Any:
-        with tx.cursor() as cursor:
-            cursor.execute(sql, values or None)
-            return cursor.fetchone()[0]
-
-    return Borrowed(call, tx, is_async=False, places=("%s", "%s"))
+_OTHER: Final = re.compile(r"[^\x00-\x7f]")
 
 
-_DRIVERS: Final[tuple[tuple[str, Callable[[Any, Any], Borrowed | None]], ...]] = (
-    ("asyncpg", _asyncpg),
-    ("psycopg", _psycopg),
-    ("psycopg2", _psycopg2),
-    ("sqlalchemy", _sqlalchemy),
-    ("django", _django),
-)
+def _ascii(json: str) -> str:
+    """The same JSON in characters that every connection can carry."""
+    return json if json.isascii() else _OTHER.sub(_escape, json)
+
+
+def _escape(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be").hex()
+    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
+
+
+def _read(answer: str | bytes) -> str:
+    digits = answer if isinstance(answer, str) else bytes(answer).decode()
+    return bytes.fromhex(digits).decode()
 
 
 # ── errors ───────────────────────────────────────────────────────────────────────────────────────────────────────────
 
+_FAILED: Final = "tx= is a transaction that has failed already. Roll it back, and begin anew."
+_AWAY: Final = ("08", "40", "53", "55", "57", "58")
+_AWAY_ERRORS: Final = {"OperationalError", "InterfaceError", "OSError", "TimeoutError"}
+_FAILED_ERRORS: Final = {"TransactionManagementError", "PendingRollbackError"}
 
-def _refuse_autocommit(instead: str) -> NoReturn:
+
+def refuse_autocommit(instead: str) -> NoReturn:
     raise InvalidOption(f"tx= has no transaction open, so there is nothing to join. Open one first: {instead}.")
 
 
-def _explain(error: Exception) -> NoReturn:
-    """The caller's driver failed. The transaction is the caller's to roll back."""
-    if isinstance(error, HoldfastError):
-        raise error
+def refuse_closed() -> NoReturn:
+    raise InvalidOption("tx= is a connection that is closed. Pass the one that your transaction runs on.")
+
+
+def refuse_failed() -> NoReturn:
+    raise InvalidOption(_FAILED)
+
+
+def refuse_async() -> NoReturn:
+    raise InvalidOption("tx= is an asynchronous connection. Use `await aenqueue(…)`, or its like, with it.")
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Say what an error of the caller's driver means."""
+    try:
+        yield
+    except HoldfastError:
+        raise
+    except Exception as error:
+        raise _explain(error) from error
+
+
+def _explain(error: Exception) -> HoldfastError:
+    # SQLAlchemy and Django wrap the driver's error; the wrapped text is the one without the caller's arguments in it.
     original = getattr(error, "orig", None) or error.__cause__ or error
-    state = getattr(original, "sqlstate", None) or getattr(original, "pgcode", None) or getattr(error, "sqlstate", None)
-    if state == "25P02":
-        raise InvalidOption("tx= is a transaction that has failed already. Roll it back, and begin anew.") from error
-    if state is None or state.startswith(("08", "40", "53", "55", "57")):
-        raise StoreUnavailable(
-            f"The enqueue failed on the connection given as tx= ({error}). Roll the transaction back, and try it again."
-        ) from error
-    raise StoreError(f"The enqueue failed on the connection given as tx= ({error}). Roll it back.") from error
+    state = next(filter(None, (_state(each) for each in (original, original.__cause__, error))), "")
+    said = next(iter(str(original).strip().splitlines()), type(original).__name__)
+    kinds = {kind.__name__ for kind in (*type(error).__mro__, *type(original).__mro__)}
+    if state == "25P02" or kinds & _FAILED_ERRORS:
+        return InvalidOption(_FAILED)
+    if "MissingGreenlet" in kinds:
+        return InvalidOption(
+            "tx= is the inner part of an asynchronous session or connection of SQLAlchemy. Pass the AsyncSession or "
+            "AsyncConnection itself, and use `await aenqueue(…)`."
+        )
+    if state == "25006":
+        return InvalidOption("tx= is a transaction that may only read. Roll it back, and open one that may write.")
+    if state == "42501":
+        return StoreError(
+            f"The role of the connection given as tx= lacks a right ({said}). Roll the transaction back, and grant it "
+            "the rights of a producer."
+        )
+    if state.startswith(_AWAY) or (not state and kinds & _AWAY_ERRORS):
+        return StoreUnavailable(
+            f"The enqueue failed on the connection given as tx= ({said}). Roll the transaction back, and try it again."
+        )
+    return StoreError(f"The enqueue failed on the connection given as tx= ({said}). Roll the transaction back.")
+
+
+def _state(error: BaseException | None) -> str | None:
+    return getattr(error, "sqlstate", None) or getattr(error, "pgcode", None)

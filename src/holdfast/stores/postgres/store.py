@@ -62,9 +62,9 @@ from holdfast.stores.hints import HintHub
 from holdfast.stores.postgres import rows
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.admission import Admission
-from holdfast.stores.postgres.borrowed import borrow
 from holdfast.stores.postgres.branch import PATIENCE, Branch
 from holdfast.stores.postgres.connection import Connection, Record, connect, connect_raw, is_behind_a_pooler
+from holdfast.stores.postgres.drivers import borrow
 from holdfast.stores.postgres.enqueuing import Enqueuing
 from holdfast.stores.postgres.faults import Fault, judge, translate
 from holdfast.stores.postgres.floors import Floors, Snapshot, lane_number
