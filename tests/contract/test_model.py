@@ -452,9 +452,9 @@ async def _enqueue(store: Store, jobs: Sequence[NewJob]) -> list[Enqueued]:
     try:
         return await store.enqueue(jobs)
     except QueueFull as refusal:
-        queues = {job.queue for job in jobs}
-        assert refusal.queue in queues
-        raise refusal if len(queues) == 1 else QueueFull from refusal
+        if {job.queue for job in jobs} == {refusal.queue}:
+            raise
+        raise QueueFull from refusal
 
 
 async def _prune_all(store: Store, dead_before: datetime | None, batch: int) -> tuple[int, int, int]:
