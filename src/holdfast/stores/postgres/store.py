@@ -503,7 +503,8 @@ class PostgresStore:
                 it.hint(HintKind.CANCEL, ids=steering.asked_to_stop)
             return steering.rulings
 
-        return await self._transact(work, is_repeatable=not takes_keys)
+        # Done twice, it would seem to have come too late the second time.
+        return await self._transact(work, is_repeatable=False)
 
     async def discard(self, ids: Sequence[UUID]) -> dict[UUID, Ruling]:
         check_batch(len(ids))
