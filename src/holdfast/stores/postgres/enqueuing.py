@@ -104,7 +104,9 @@ class Enqueuing:
         """Do calls in one transaction; one by one if one of them can't be done and spoils it for the others."""
         try:
             outcome = await self._ask(calls, lock_timeout)
-        except (StoreUnavailable, OutcomeUnknown) as error:
+        except OutcomeUnknown as error:
+            _fail(calls, error)
+        except StoreUnavailable as error:
             if isinstance(error.__cause__, asyncpg.LockNotAvailableError) and lock_timeout is not None:
                 raise error.__cause__ from None
             _fail(calls, error)
