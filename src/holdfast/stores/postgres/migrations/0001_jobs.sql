@@ -186,13 +186,15 @@ create function holdfast.measure(
         )
 $$;
 
--- How full a queue is, and whether that is certain: then nobody else can enqueue to it before this transaction ends.
+-- How full a queue is, whether that was counted just now, and how long counting took.
 --
--- Far below a large bound, what somebody counted a moment ago will do. Otherwise the queue is locked and counted,
--- unless the caller must not wait.
+-- Far below a large bound, what somebody counted a moment ago will do; the longer it takes, the longer it will do.
+-- Otherwise it is counted, and if the caller may wait, under a lock: then nobody else passes the bound before this
+-- transaction ends.
 create function holdfast.look_at_queue(
     queue_name text, more bigint, declared json, is_locking boolean,
-    out waiting bigint, out scheduled bigint, out bound bigint, out scheduled_bound bigint, out is_certain boolean
+    out waiting bigint, out scheduled bigint, out bound bigint, out scheduled_bound bigint, out is_certain boolean,
+    out measured_in bigint
 ) language plpgsql as $$
 declare
     known   holdfast.queues;
@@ -207,7 +209,7 @@ begin
     if known.measured_at is null or known.measured_at + greatest(250000, 20 * known.measured_in) < started then
         select * into waiting, scheduled from holdfast.measure(queue_name, greatest(bound, scheduled_bound));
         if is_locking then
-            perform holdfast.publish_depth(queue_name, waiting, scheduled, started);
+            perform holdfast.publish_depth(queue_name, waiting, scheduled, holdfast.now() - started);
         end if;
     end if;
     if least(bound, scheduled_bound) >= 10000
@@ -215,19 +217,20 @@ begin
         return;
     end if;
     if is_locking then
-        perform pg_advisory_xact_lock(1215261793, hashtext(queue_name));
-        started := holdfast.now();
+        perform pg_advisory_xact_lock(1215261793, hashtext(queue_name)); -- the first number is ours
     end if;
+    started := holdfast.now();
     select * into waiting, scheduled from holdfast.measure(queue_name, greatest(bound, scheduled_bound));
+    measured_in := holdfast.now() - started;
     is_certain := true;
 end
 $$;
 
 create function holdfast.publish_depth(
-    queue_name text, new_waiting bigint, new_scheduled bigint, started bigint
+    queue_name text, new_waiting bigint, new_scheduled bigint, took bigint
 ) returns void language sql as $$
     insert into holdfast.queues (name, waiting, scheduled, measured_at, measured_in)
-    values (queue_name, new_waiting, new_scheduled, started, holdfast.now() - started)
+    values (queue_name, new_waiting, new_scheduled, holdfast.now(), took)
     on conflict (name) do update set
         waiting = excluded.waiting,
         scheduled = excluded.scheduled,
@@ -323,9 +326,8 @@ $$;
 
 -- Enqueue jobs in the transaction that is open, and answer in JSON.
 --
--- The request is an object. Only "jobs" must be there.
---     jobs          the jobs. Each needs id (a UUIDv7), task, queue and args (JSON, as text); the other fields are those
---                   of holdfast.new_job. No id may stand there twice.
+-- Jobs are a list of objects. Each needs id (a UUIDv7), task, queue and args (JSON, as text); the other fields are
+-- those of holdfast.new_job. No id may stand there twice. The options are an object, none of which must be given:
 --     sizes         cuts the jobs into calls: so many for each. A call is done whole or not at all. By default, one call.
 --     instance      the instance that the caller means
 --     is_plain      no job has a key, nor an id that might be there already
@@ -356,7 +358,6 @@ declare
     is_admitted constant boolean := coalesce((asked ->> 'is_admitted')::boolean, false);
     is_locking  constant boolean := coalesce((asked ->> 'is_locking')::boolean, false);
     listed      constant json    := jobs::json; -- apart from the options, since each look into JSON reads all of it
-    started     constant bigint  := holdfast.now();
     walked     holdfast.new_job[];
     must_walk  boolean   := not is_plain;
     sizes      integer[] := array(select json_array_elements_text(asked -> 'sizes')::integer);
@@ -473,7 +474,10 @@ begin
     for queue in select key as name, value as depth from jsonb_each(queues) order by 1 loop
         if is_locking and (queue.depth ->> 'is_certain')::boolean then
             perform holdfast.publish_depth(
-                queue.name, (queue.depth ->> 'waiting')::bigint, (queue.depth ->> 'scheduled')::bigint, started
+                queue.name,
+                (queue.depth ->> 'waiting')::bigint,
+                (queue.depth ->> 'scheduled')::bigint,
+                (queue.depth ->> 'measured_in')::bigint
             );
         end if;
     end loop;
