@@ -9,7 +9,7 @@ from inspect import iscoroutinefunction
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack, cast, overload
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
@@ -18,6 +18,7 @@ from holdfast.engine import Engine
 from holdfast.errors import InvalidOption, InvalidTask, InvalidURL, MissingDriver
 from holdfast.handle import Job, untyped
 from holdfast.ids import check_id
+from holdfast.installation import Installation
 from holdfast.job import NewJob
 from holdfast.namespaces import Dead, Jobs, Queues, Workers
 from holdfast.options import JobOptions, TaskDefaults, TaskOptions, check_job_options, check_task_options, check_texts
@@ -28,7 +29,11 @@ from holdfast.span import Span, parse_span
 from holdfast.store import LARGEST_BATCH, Enqueued, Queue, Retention, Store, check_batch
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
+from holdfast.stores.sqlite.installation import SqliteInstallation
 from holdfast.task import AsyncTask, BoundTaskDecorator, Call, SyncTask, Task, TaskDecorator
+
+if TYPE_CHECKING:
+    from holdfast.stores.postgres.address import Address
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -237,11 +242,7 @@ def _chosen_url(given: str | None) -> tuple[str, str]:
 
 def _store_maker(url: str, where: str, retention: Retention, queues: Sequence[Queue]) -> Callable[[], Store]:
     """What opens the database of a URL. Everything that can be wrong with the URL is found here, without opening it."""
-    try:
-        scheme = urlsplit(url).scheme
-    except ValueError as error:
-        raise InvalidURL(f"{where}This is not a URL: {error}. Use sqlite:///path or postgresql://….") from None
-    match scheme:
+    match _scheme(url, where):
         case "sqlite":
             path = _sqlite_path(url, where)
             return lambda: SqliteStore(path, retention=retention, queues=queues)
@@ -251,23 +252,60 @@ def _store_maker(url: str, where: str, retention: Retention, queues: Sequence[Qu
         case "postgresql" | "postgres":
             return _postgres_maker(url, where, retention, queues)
         case _:
-            raise InvalidURL(
-                f"{where}{without_secrets(url)!r} is not the URL of a database that Holdfast knows. "
-                "Use sqlite:///path (four slashes for an absolute path), postgresql://… or memory://."
-            )
+            raise _unknown(url, where)
+
+
+def find_installation(url: str | None = None) -> Installation:
+    """The tables behind a URL, for their owner. Without one: behind `HOLDFAST_URL`, else in the default file."""
+    url, where = _chosen_url(url)
+    match _scheme(url, where):
+        case "sqlite":
+            return SqliteInstallation(_sqlite_path(url, where))
+        case "memory":
+            raise InvalidURL(f"{where}memory:// keeps jobs in one process only, and has no tables to look after.")
+        case "postgresql" | "postgres":
+            address = _address(url, where)
+            from holdfast.stores.postgres.installation import PostgresInstallation
+
+            return PostgresInstallation(address, without_secrets(url))
+        case _:
+            raise _unknown(url, where)
+
+
+def _scheme(url: str, where: str) -> str:
+    try:
+        return urlsplit(url).scheme
+    except ValueError:
+        # What Python says may have the password in it.
+        raise InvalidURL(
+            f"{where}This is not a URL. Use sqlite:///path or postgresql://…, and write what is special in a password "
+            "with %, such as %40 for @."
+        ) from None
+
+
+def _unknown(url: str, where: str) -> InvalidURL:
+    return InvalidURL(
+        f"{where}{without_secrets(url)!r} is not the URL of a database that Holdfast knows. "
+        "Use sqlite:///path (four slashes for an absolute path), postgresql://… or memory://."
+    )
 
 
 def _postgres_maker(url: str, where: str, retention: Retention, queues: Sequence[Queue]) -> Callable[[], Store]:
+    address = _address(url, where)
+    from holdfast.stores.postgres import PostgresStore
+
+    return lambda: PostgresStore(address, retention=retention, queues=queues)
+
+
+def _address(url: str, where: str) -> Address:
     if importlib.util.find_spec("asyncpg") is None:
         raise MissingDriver(f"{where}PostgreSQL needs its driver: pip install 'holdfast[postgres]'.")
-    from holdfast.stores.postgres import PostgresStore
     from holdfast.stores.postgres.address import Address
 
     try:
-        address = Address.parse(url)
+        return Address.parse(url)
     except InvalidURL as error:
         raise InvalidURL(f"{where}{error}") from None
-    return lambda: PostgresStore(address, retention=retention, queues=queues)
 
 
 def _sqlite_path(url: str, where: str) -> Path:
@@ -284,7 +322,11 @@ def _sqlite_path(url: str, where: str) -> Path:
 
 
 def without_secrets(url: str) -> str:
-    """A URL without its password and its parameters, for messages."""
-    scheme, separator, rest = url.split("?", maxsplit=1)[0].split("#", maxsplit=1)[0].rpartition("://")
+    """A URL without its password and its parameters, for messages.
+
+    A password may have any character in it that ought to have been written with %, so it ends at the last @.
+    """
+    scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
     user, at, place = rest.rpartition("@")
+    place = place.split("?", maxsplit=1)[0].split("#", maxsplit=1)[0]
     return f"{scheme}{separator}{user.split(':')[0]}{':***' if ':' in user else ''}{at}{place}"

@@ -34,8 +34,11 @@ class Address:
             parts = urlsplit(url)
             _ = parts.port
             parameters = dict(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
-        except ValueError as error:
-            raise InvalidURL(f"This is not a URL: {error}. Write {_EXAMPLE}.") from None
+        except ValueError:
+            # What Python says may have the password in it.
+            raise InvalidURL(
+                f"This is not a URL. Write {_EXAMPLE}, and what is special in a password with %, such as %40 for @."
+            ) from None
         if parts.scheme not in ("postgresql", "postgres"):
             raise InvalidURL(f"{parts.scheme}:// is not known here. Write {_EXAMPLE}.")
         if parts.fragment:

@@ -14,10 +14,9 @@ from holdfast.errors import SchemaOutdated, SchemaTooNew
 from holdfast.stores.sqlite.connection import Connection, translate
 from holdfast.stores.sqlite.statements import Executor
 
-_BOOKKEEPING = (
-    """create table if not exists holdfast_migrations (
-        number integer primary key, name text not null, applied_at text not null default current_timestamp)""",
-)
+BOOKKEEPING = """create table if not exists holdfast_migrations (
+    number integer primary key, name text not null, applied_at text not null default current_timestamp
+)"""
 _FILE_NAME = re.compile(r"(\d{4})_(\w+)\.sql")
 
 
@@ -54,7 +53,7 @@ def migrate(connection: Connection, migrations: Sequence[Migration]) -> None:
 
     The caller holds the turn, so that two processes that open a new file don't get in each other's way.
     """
-    found = _applied(connection)
+    found = applied(connection)
     if found == migrations[-1].number:
         return
     connection.wait_for_disk(True)
@@ -77,18 +76,17 @@ def migrate(connection: Connection, migrations: Sequence[Migration]) -> None:
 
 def bring_up_to_date(connection: Executor, migrations: Sequence[Migration], path: Path) -> None:
     """Apply the migrations that are missing, in the transaction that is open."""
-    applied, known = _applied(connection), migrations[-1].number
-    if applied > known:
+    found, known = applied(connection), migrations[-1].number
+    if found > known:
         raise SchemaTooNew(
-            f"{path} has schema {applied}, and this version of Holdfast knows {known}. "
+            f"{path} has schema {found}, and this version of Holdfast knows {known}. "
             "Upgrade the holdfast package in this process."
         )
-    if applied == known:
+    if found == known:
         return
-    for statement in _BOOKKEEPING:
-        connection.execute(statement)
+    connection.execute(BOOKKEEPING)
     for migration in migrations:
-        if migration.number > applied:
+        if migration.number > found:
             for statement in migration.statements():
                 connection.execute(statement)
             connection.execute(
@@ -96,7 +94,8 @@ def bring_up_to_date(connection: Executor, migrations: Sequence[Migration], path
             )
 
 
-def _applied(connection: Executor) -> int:
+def applied(connection: Executor) -> int:
+    """The number of the last migration that was applied; 0 if Holdfast has nothing here yet."""
     ((exists,),) = connection.execute("select count(*) from sqlite_master where name = 'holdfast_migrations'")
     if not exists:
         return 0

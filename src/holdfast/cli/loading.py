@@ -1,0 +1,81 @@
+"""Finding the user's app: `module:name`, or `module` if it has only one."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from types import ModuleType
+from typing import Any, NoReturn
+
+import typer
+
+from holdfast.app import Holdfast
+from holdfast.cli.status import Status
+from holdfast.cli.terminal import complain, tell
+
+
+def load_app(text: str) -> Holdfast:
+    """Import an app, with the modules that it names. The current folder can be imported from."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    name, separator, attribute = text.partition(":")
+    if not name or (separator and not attribute):
+        raise typer.BadParameter(f"{text!r} is not MODULE or MODULE:NAME, such as shop:hf.", param_hint="--app")
+    module = _import(name)
+    app = _named(module, attribute) if separator else _only(module)
+    for other in app.imports:
+        _import(other)
+    return app
+
+
+def _import(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
+            _fail(name, error)
+        raise typer.BadParameter(
+            f"There is no module {name!r}. Run this in the folder where `import {name}` works.", param_hint="--app"
+        ) from None
+    except Exception as error:
+        _fail(name, error)
+
+
+def _fail(name: str, error: Exception) -> NoReturn:
+    """The user's code raised: show where, from the first line that is theirs."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
+    tell("".join(traceback.format_list(theirs)).rstrip())
+    complain(f"{name} can't be imported: {type(error).__name__}: {error}")
+    raise typer.Exit(Status.FAILED)
+
+
+def _named(module: ModuleType, attribute: str) -> Holdfast:
+    found: Any = module
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, Holdfast):
+        what = "nothing" if found is None else f"a {type(found).__name__}"
+        raise typer.BadParameter(
+            f"{module.__name__}:{attribute} is {what}, not a Holdfast app.{_hint(module)}", param_hint="--app"
+        )
+    return found
+
+
+def _only(module: ModuleType) -> Holdfast:
+    apps = _apps(module)
+    if len({id(app) for app in apps.values()}) != 1:
+        problem = "has no Holdfast app" if not apps else "has several Holdfast apps"
+        raise typer.BadParameter(f"The module {module.__name__} {problem}.{_hint(module)}", param_hint="--app")
+    return next(iter(apps.values()))
+
+
+def _apps(module: ModuleType) -> dict[str, Holdfast]:
+    return {name: value for name, value in vars(module).items() if isinstance(value, Holdfast)}
+
+
+def _hint(module: ModuleType) -> str:
+    names = [f"{module.__name__}:{name}" for name in _apps(module)]
+    return f" Name one of them: {', '.join(names)}." if names else ""

@@ -1,0 +1,48 @@
+"""`holdfast`: all groups of commands, and what happens when one fails."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from typing import Annotated
+
+import typer
+
+from holdfast.cli import db
+from holdfast.cli.status import status_of
+from holdfast.cli.terminal import complain
+from holdfast.errors import HoldfastError
+
+commands = typer.Typer(
+    name="holdfast",
+    help="Background jobs that survive the crash.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    # A traceback with the values of variables would show passwords.
+    pretty_exceptions_enable=False,
+)
+commands.add_typer(db.commands, name="db")
+
+
+def main() -> None:
+    """Run a command, and end the process with its status."""
+    try:
+        commands()
+    except HoldfastError as error:
+        complain(str(error))
+        sys.exit(status_of(error))
+
+
+def _show_version(is_wanted: bool) -> None:
+    if is_wanted:
+        typer.echo(f"holdfast {importlib.metadata.version('holdfast')}")
+        raise typer.Exit
+
+
+@commands.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version, and end.")
+    ] = False,
+) -> None:
+    pass

@@ -1,0 +1,27 @@
+"""With which status a command ends."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from holdfast.errors import ConfigurationError, HoldfastError, JobNotFound, StoreUnavailable
+
+
+class Status(IntEnum):
+    OK = 0
+    FAILED = 1
+    USAGE = 2
+    NOT_FOUND = 3
+    UNREACHABLE = 4
+
+
+def status_of(error: HoldfastError) -> Status:
+    match error:
+        case ConfigurationError():
+            return Status.USAGE
+        case JobNotFound():
+            return Status.NOT_FOUND
+        case StoreUnavailable():
+            return Status.UNREACHABLE
+        case _:
+            return Status.FAILED

@@ -1,0 +1,34 @@
+"""Data goes to the standard output, as text or as JSON; talk goes to the standard error."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.text import Text
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+# Lines are never broken here: whoever reads them may be a program, and a terminal breaks them by itself.
+_out = Console(soft_wrap=True, highlight=False)
+_err = Console(soft_wrap=True, highlight=False, stderr=True)
+
+
+def show(*parts: str | tuple[str, str]) -> None:
+    """Print a line of data; parts may have a style."""
+    _out.print(Text.assemble(*parts))
+
+
+def show_json(value: Any) -> None:
+    typer.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
+
+
+def tell(message: str) -> None:
+    """Say something that is not the answer."""
+    _err.print(Text(message, style="dim"))
+
+
+def complain(message: str) -> None:
+    _err.print(Text.assemble(("Error: ", "bold red"), message))
