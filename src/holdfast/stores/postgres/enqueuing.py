@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 import asyncpg
 
-from holdfast.errors import HoldfastError, OutcomeUnknown, StoreUnavailable
+from holdfast.errors import HoldfastError, OutcomeUnknown, PayloadTooLarge, StoreUnavailable
 from holdfast.job import NewJob
 from holdfast.keys import KeyName
 from holdfast.store import Enqueued, Hint, HintKind
@@ -28,6 +28,7 @@ _LANE_PATIENCE = 250
 _STRAY_PATIENCE = 5_000
 """Milliseconds to wait for a transaction that uses a key: in the lane, and by itself."""
 _MOST_STRAYS = 100
+_LARGEST_CALL = 128 << 20
 _STRAYS_AT_ONCE = 2
 
 
@@ -45,8 +46,8 @@ class Enqueuing:
         self._admission = admission
         self._send = send
         self._make_options = make_options
-        self._plain: Lane[NewJob, Enqueued] = Lane(self._flush_plain)
-        self._keyed: Lane[NewJob, Enqueued] = Lane(self._flush_keyed)
+        self._plain: Lane[NewJob, Enqueued] = Lane(self._flush_plain, weigh)
+        self._keyed: Lane[NewJob, Enqueued] = Lane(self._flush_keyed, weigh)
         self._stuck: set[KeyName] = set()
         self._strays: set[asyncio.Task[None]] = set()
         self._stray_places = asyncio.Semaphore(_STRAYS_AT_ONCE)
@@ -161,6 +162,21 @@ class Enqueuing:
             if not isinstance(answer, HoldfastError)
             for new in call.items
         ]
+
+
+def weigh(jobs: Sequence[NewJob]) -> int:
+    """A job counts as many times as it has kilobytes: some thousand small ones, or a hundred of the largest."""
+    return sum(1 + len(new.args_json) // 1024 for new in jobs)
+
+
+def check_size(jobs: Sequence[NewJob]) -> None:
+    """All jobs of a call go to the server in one text, and that can hold so much."""
+    size = sum(len(new.args_json) for new in jobs)
+    if size > _LARGEST_CALL:
+        raise PayloadTooLarge(
+            f"The arguments of these {len(jobs):,} jobs are {size >> 20:,} MiB, too much for one transaction. Send at most "
+            f"{_LARGEST_CALL >> 20:,} MiB a call."
+        )
 
 
 async def _call(connection: Connection, request: Request, options: Options) -> Outcome:

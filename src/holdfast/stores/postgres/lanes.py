@@ -22,10 +22,11 @@ _MOST_WEIGHT = 10_000
 class Call(Generic[Item, Answer]):
     """Items that one caller gave, and where the answers go."""
 
-    __slots__ = ("future", "items")
+    __slots__ = ("future", "items", "weight")
 
-    def __init__(self, items: Sequence[Item], future: asyncio.Future[list[Answer]]) -> None:
+    def __init__(self, items: Sequence[Item], weight: int, future: asyncio.Future[list[Answer]]) -> None:
         self.items = items
+        self.weight = weight
         self.future = future
 
     def answer(self, answers: list[Answer]) -> None:
@@ -40,8 +41,13 @@ class Call(Generic[Item, Answer]):
 class Lane(Generic[Item, Answer]):
     """Calls on their way into the database, on one event loop. `flush` answers each of those it is given."""
 
-    def __init__(self, flush: Callable[[list[Call[Item, Answer]]], Awaitable[None]]) -> None:
+    def __init__(
+        self,
+        flush: Callable[[list[Call[Item, Answer]]], Awaitable[None]],
+        weigh: Callable[[Sequence[Item]], int] = len,
+    ) -> None:
         self._flush = flush
+        self._weigh = weigh
         self._waiting: deque[Call[Item, Answer]] = deque()
         self._places = asyncio.Semaphore(MOST_WAITING)
         self._task: asyncio.Task[None] | None = None
@@ -49,7 +55,7 @@ class Lane(Generic[Item, Answer]):
     async def run(self, items: Sequence[Item]) -> list[Answer]:
         """Put items in, and wait for their answers. Cancelling the caller undoes nothing, and disturbs nobody."""
         await self._places.acquire()
-        call: Call[Item, Answer] = Call(items, asyncio.get_running_loop().create_future())
+        call: Call[Item, Answer] = Call(items, self._weigh(items), asyncio.get_running_loop().create_future())
         self._waiting.append(call)
         if self._task is None:
             # Its first step comes with the next turn of the loop, so what else is put in meanwhile goes along.
@@ -75,10 +81,10 @@ class Lane(Generic[Item, Answer]):
 
     def _take(self) -> list[Call[Item, Answer]]:
         batch = [self._waiting.popleft()]
-        weight = len(batch[0].items)
-        while self._waiting and weight + len(self._waiting[0].items) <= _MOST_WEIGHT:
+        weight = batch[0].weight
+        while self._waiting and weight + self._waiting[0].weight <= _MOST_WEIGHT:
             batch.append(self._waiting.popleft())
-            weight += len(batch[-1].items)
+            weight += batch[-1].weight
         return batch
 
     async def drain(self) -> None:

@@ -65,7 +65,7 @@ from holdfast.stores.postgres.admission import Admission
 from holdfast.stores.postgres.branch import PATIENCE, Branch
 from holdfast.stores.postgres.connection import Connection, Record, connect, connect_raw, is_behind_a_pooler
 from holdfast.stores.postgres.drivers import borrow
-from holdfast.stores.postgres.enqueuing import Enqueuing
+from holdfast.stores.postgres.enqueuing import Enqueuing, check_size
 from holdfast.stores.postgres.faults import Fault, judge, translate
 from holdfast.stores.postgres.floors import Floors, Snapshot, lane_number
 from holdfast.stores.postgres.lanes import Call, Lane
@@ -293,6 +293,7 @@ class PostgresStore:
 
     async def enqueue(self, jobs: Sequence[NewJob], tx: object | None = None) -> list[Enqueued]:
         check_batch(len(jobs))
+        check_size(jobs)
         if tx is not None:
             borrowed, request = borrow(tx), Request([jobs])
             await self.open()
@@ -305,6 +306,7 @@ class PostgresStore:
 
     def enqueue_in(self, tx: object, jobs: Sequence[NewJob]) -> list[Enqueued]:
         check_batch(len(jobs))
+        check_size(jobs)
         borrowed, request = borrow(tx), Request([jobs])
         if self._instance is None:
             self._open_from_outside()
