@@ -174,8 +174,8 @@ def check_size(jobs: Sequence[NewJob]) -> None:
     size = sum(len(new.args_json) for new in jobs)
     if size > _LARGEST_CALL:
         raise PayloadTooLarge(
-            f"The arguments of these {len(jobs):,} jobs are {size >> 20:,} MiB, too much for one transaction. Send at most "
-            f"{_LARGEST_CALL >> 20:,} MiB a call."
+            f"The arguments of these {len(jobs):,} jobs are {size >> 20:,} MiB, too much for one transaction. "
+            f"Send at most {_LARGEST_CALL >> 20:,} MiB a call."
         )
 
 
