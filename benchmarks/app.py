@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from pathlib import Path
+from typing import Final
 
-from benchmarks.limit import BOUND, QUEUE, TASK
 from holdfast import AsyncTask, Holdfast, Queue
+
+QUEUE: Final = "default"
+TASK: Final = "noop"
+BOUND: Final = 1_000_000_000
 
 
 async def noop(number: int) -> None:
     """What a job would do."""
 
 
-def make_app(path: Path) -> tuple[Holdfast, AsyncTask[[int], None]]:
-    hf = Holdfast(f"sqlite:///{path}", queues=[Queue(QUEUE, bound=BOUND, scheduled_bound=BOUND)])
+def make_app(url: str) -> tuple[Holdfast, AsyncTask[[int], None]]:
+    hf = Holdfast(url, queues=[Queue(QUEUE, bound=BOUND, scheduled_bound=BOUND)])
     return hf, hf.task(name=TASK, queue=QUEUE)(noop)
 
 
 @asynccontextmanager
-async def opened_app(path: Path) -> AsyncIterator[tuple[Holdfast, AsyncTask[[int], None]]]:
+async def opened_app(url: str) -> AsyncIterator[tuple[Holdfast, AsyncTask[[int], None]]]:
     """Open, and warm: statements are read and types resolved before anything is timed."""
-    hf, task = make_app(path)
+    hf, task = make_app(url)
     async with hf:
         await task.aenqueue(0)
         yield hf, task

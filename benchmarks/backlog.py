@@ -1,22 +1,21 @@
 """What a claim costs when a lot waits and a lot is over: it must not depend on either.
 
-The crowded file is made once and used in every round: a round takes as many jobs from it as it puts in.
+A crowded database is made once and used in every round: a round takes as many jobs from it as it puts in.
 """
 
 from __future__ import annotations
 
-import asyncio
 import time
-from pathlib import Path
+from collections.abc import Sequence
+from contextlib import ExitStack
 
-from benchmarks.database import fill, fresh
-from benchmarks.limit import QUEUE, TASK, Limit
-from benchmarks.rounds import Sample, Side, alternate, percentiles
+from benchmarks.figures import percentiles
+from benchmarks.loop import run
+from benchmarks.rounds import Side, alternate_by_host
+from benchmarks.site import Host, Sample, Site
 from benchmarks.sizes import Sizes
-from benchmarks.table import Row, rows
+from benchmarks.table import Findings, Row, rows
 from benchmarks.worker import registered_worker
-from holdfast.ids import Ids
-from holdfast.job import NewJob
 
 _SLOTS = 10
 _FEW = 300
@@ -24,55 +23,82 @@ _GOAL = 2.0
 _FIGURES = ("p50 ms", "p99 ms")
 
 
-def measure(sizes: Sizes, folder: Path) -> list[Row]:
-    with fresh(folder) as crowded:
-        fill(crowded, ready=sizes.backlog_jobs, finished=sizes.backlog_jobs)
-        claims = sizes.backlog_claims
-        sides: dict[str, Side] = {
-            "ours, few": lambda path: asyncio.run(_ours(_with_few(path), claims)),
-            "limit, few": lambda path: _limit(_with_few(path), claims),
-            "ours, many": lambda _: asyncio.run(_ours(crowded, claims)),
-            "limit, many": lambda _: _limit(crowded, claims),
+def measure(sizes: Sizes, hosts: Sequence[Host]) -> Findings:
+    found = Findings()
+    with ExitStack() as stack:
+        crowded = {
+            (host.name, ready): _crowded(stack, host, ready, sizes.backlog_finished)
+            for host in hosts
+            for ready in sizes.backlogs
         }
-        figures = alternate(sides, sizes.rounds, folder)
-    few = {"ours": figures["ours, few"], "limit": figures["limit, few"]}
-    many = {"ours": figures["ours, many"], "limit": figures["limit, many"]}
-    p50, p99 = rows(f"claim of {_SLOTS}, {sizes.backlog_jobs:,} ready and as many finished", many, _FIGURES)
-    growth = many["ours"]["p99 ms"].over(few["ours"]["p99 ms"]).median
-    goal = f"<= {_GOAL:.0f} x few, is {growth:.2f} x"
-    return [
-        *rows(f"claim of {_SLOTS}, {_FEW} ready", few, _FIGURES),
-        p50,
-        Row(p99.measurement, p99.figure, p99.ours, p99.limit, goal, growth <= _GOAL),
-    ]
+
+        def sides_of(host: Host) -> dict[str, Side]:
+            claims = sizes.backlog_claims
+            sides = _sides(_FEW, None, claims)
+            for ready in sizes.backlogs:
+                sides |= _sides(ready, crowded[host.name, ready], claims)
+            return sides
+
+        for store, figures in alternate_by_host(hosts, sides_of, sizes.rounds).items():
+            few = rows(_title(_FEW), store, figures, _FIGURES, ours=f"ours {_FEW}", limit=f"limit {_FEW}")
+            found.rows.extend(few)
+            for ready in sizes.backlogs:
+                title = f"{_title(ready)}, {sizes.backlog_finished:,} finished"
+                p50, p99 = rows(title, store, figures, _FIGURES, ours=f"ours {ready}", limit=f"limit {ready}")
+                found.rows.extend([p50, _judged(p99, few[1])])
+    return found
 
 
-def _with_few(path: Path) -> Path:
-    fill(path, ready=_FEW)
-    return path
+def _title(ready: int) -> str:
+    return f"claim of {_SLOTS}, {ready:,} ready"
 
 
-async def _ours(path: Path, claims: int) -> Sample:
-    ids = Ids()
+def _judged(many: Row, few: Row) -> Row:
+    growth = many.ours.over(few.ours).median
+    return many.with_goal(f"<= {_GOAL:.0f} x {_FEW}'s, is {growth:.2f} x", growth <= _GOAL)
+
+
+def _crowded(stack: ExitStack, host: Host, ready: int, finished: int) -> Site:
+    site = stack.enter_context(host.fresh())
+    run(site.fill(ready=ready, finished=finished))
+    return site
+
+
+def _sides(ready: int, crowded: Site | None, claims: int) -> dict[str, Side]:
+    def ours(fresh: Site) -> Sample:
+        return run(_ours(crowded or _with_few(fresh), claims))
+
+    def limit(fresh: Site) -> Sample:
+        return run(_limit(crowded or _with_few(fresh), claims))
+
+    return {f"ours {ready}": ours, f"limit {ready}": limit}
+
+
+def _with_few(site: Site) -> Site:
+    run(site.fill(ready=_FEW))
+    return site
+
+
+async def _ours(site: Site, claims: int) -> Sample:
     waits: list[float] = []
-    async with registered_worker(path) as worker:
+    async with registered_worker(site) as worker:
         for _ in range(claims):
             started = time.perf_counter()
             jobs = await worker.claim(_SLOTS)
             waits.append(time.perf_counter() - started)
             await worker.settle(jobs)
-            await worker.store.enqueue([NewJob(id, TASK, QUEUE, '{"number":1}') for id in ids.make_many(len(jobs))])
+            await worker.enqueue(len(jobs))
     return percentiles(waits)
 
 
-def _limit(path: Path, claims: int) -> Sample:
+async def _limit(site: Site, claims: int) -> Sample:
     waits: list[float] = []
-    limit = Limit(path)
+    limit = await site.open_limit()
     for _ in range(claims):
         started = time.perf_counter()
-        token, jobs = limit.claim(_SLOTS)
+        claim = await limit.claim(_SLOTS)
         waits.append(time.perf_counter() - started)
-        limit.settle(token, jobs)
-        limit.enqueue(range(len(jobs)))
-    limit.close()
+        await limit.settle(claim)
+        await limit.enqueue(range(len(claim.jobs)))
+    await limit.close()
     return percentiles(waits)

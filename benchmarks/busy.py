@@ -1,4 +1,4 @@
-"""A hundred producers on an event loop that also computes: the writer's thread must get its share of the interpreter.
+"""A hundred producers on an event loop that also computes: whoever writes must get a share of the interpreter.
 
 Each turn of the loop computes for a millisecond. The limit runs in a thread of its own beside a main thread that
 computes in the same way, so both sides fight the same fight for Python's lock.
@@ -9,26 +9,33 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from pathlib import Path
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from benchmarks.app import opened_app
 from benchmarks.crowd import PRODUCERS, produce
-from benchmarks.limit import Limit
-from benchmarks.rounds import Sample, Stopwatch, alternate
+from benchmarks.loop import run
+from benchmarks.rounds import Side, alternate
+from benchmarks.site import Host, Sample, Site
 from benchmarks.sizes import Sizes
-from benchmarks.table import Row, rows
+from benchmarks.stopwatch import Stopwatch
+from benchmarks.table import Findings, rows
 
 _COMPUTING = 0.001
+_TO_OPEN = 10.0
 
 
-def measure(sizes: Sizes, folder: Path) -> list[Row]:
+def measure(sizes: Sizes, hosts: Sequence[Host]) -> Findings:
     jobs = sizes.busy_jobs
-    sides = {
-        "ours": lambda path: asyncio.run(_ours(path, jobs)),
-        "limit": lambda path: _limit(path, jobs),
+    sides: dict[str, Side] = {
+        "ours": lambda site: run(_ours(site, jobs)),
+        "limit": lambda site: _limit(site, jobs),
     }
-    figures = alternate(sides, sizes.rounds, folder)
-    return rows(f"enqueue, {PRODUCERS} producers, loop computes 1 ms a turn", figures, ("jobs/s", "turns/s"))
+    found = Findings()
+    title = f"enqueue, {PRODUCERS} producers, loop computes 1 ms a turn"
+    for store, figures in alternate(hosts, sides, sizes.rounds).items():
+        found.rows.extend(rows(title, store, figures, ("jobs/s", "turns/s")))
+    return found
 
 
 def _compute() -> None:
@@ -37,7 +44,7 @@ def _compute() -> None:
         sum(range(50))
 
 
-async def _ours(path: Path, jobs: int) -> Sample:
+async def _ours(site: Site, jobs: int) -> Sample:
     turns = 0
 
     async def keep_busy() -> None:
@@ -47,31 +54,34 @@ async def _ours(path: Path, jobs: int) -> Sample:
             turns += 1
             await asyncio.sleep(0)
 
-    async with opened_app(path) as (_, task):
-        with Stopwatch() as watch:
+    async with opened_app(site.url) as (_, task):
+        with Stopwatch(site) as watch:
             busy = asyncio.create_task(keep_busy())
             await produce(task, jobs)
             busy.cancel()
     return watch.rate(jobs) | {"turns/s": turns / watch.seconds}
 
 
-def _limit(path: Path, jobs: int) -> Sample:
-    is_over = threading.Event()
+def _limit(site: Site, jobs: int) -> Sample:
+    is_open, is_over = threading.Event(), threading.Event()
 
-    def enqueue_all() -> None:
-        limit = Limit(path)
+    async def enqueue_all() -> None:
+        limit = await site.open_limit()
+        await limit.enqueue([0])
+        is_open.set()
         for first in range(0, jobs, PRODUCERS):
-            limit.enqueue(range(first, first + PRODUCERS))
+            await limit.enqueue(range(first, first + PRODUCERS))
         is_over.set()
-        limit.close()
+        await limit.close()
 
     turns = 0
-    thread = threading.Thread(target=enqueue_all)
-    with Stopwatch() as watch:
-        thread.start()
-        while not is_over.is_set():
-            _compute()
-            turns += 1
-            time.sleep(0)  # an event loop looks at its sockets here, which lets go of the lock just as briefly
-    thread.join()
+    with ThreadPoolExecutor(1) as executor:
+        enqueuing = executor.submit(lambda: run(enqueue_all()))
+        is_open.wait(_TO_OPEN)
+        with Stopwatch(site) as watch:
+            while not is_over.is_set() and not enqueuing.done():
+                _compute()
+                turns += 1
+                time.sleep(0)  # an event loop looks at its sockets here, which lets go of the lock just as briefly
+        enqueuing.result()
     return watch.rate(jobs) | {"turns/s": turns / watch.seconds}

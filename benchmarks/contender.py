@@ -1,20 +1,20 @@
-"""What one of several processes on one file does, until its time is over."""
+"""What one of several processes on one database does, until its time is over."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import Enum
-from multiprocessing.connection import Connection
 from multiprocessing.synchronize import Barrier
-from pathlib import Path
 
-from benchmarks.limit import QUEUE, TASK, Limit
-from benchmarks.worker import IdleWorker, registered_worker
-from holdfast.ids import Ids
-from holdfast.job import NewJob
+from benchmarks.loop import run
+from benchmarks.site import Site
+from benchmarks.worker import registered_worker
+
+Step = Callable[[], Awaitable[int]]
 
 _DRAIN_BATCH = 200
 _BULK_BATCH = 1_000
@@ -37,69 +37,60 @@ class Report:
     waits: list[float] = field(default_factory=list)
 
 
-def run(role: Role, path: Path, seconds: float, is_limit: bool, barrier: Barrier, answer: Connection) -> None:
+def work(role: Role, site: Site, seconds: float, is_limit: bool, barrier: Barrier) -> Report:
+    return run(_work(role, site, seconds, is_limit, barrier))
+
+
+async def _work(role: Role, site: Site, seconds: float, is_limit: bool, barrier: Barrier) -> Report:
     report = Report(role)
-    if is_limit:
-        _limit(report, path, seconds, barrier)
-    else:
-        asyncio.run(_ours(report, path, seconds, barrier))
-    answer.send(report)
-
-
-async def _ours(report: Report, path: Path, seconds: float, barrier: Barrier) -> None:
-    async with registered_worker(path) as worker:
-        step = _step(report.role, worker)
+    async with (_limit if is_limit else _ours)(role, site) as step:
         barrier.wait()
         end = time.monotonic() + seconds
         while (started := time.monotonic()) < end:
             jobs = await step()
             report.waits.append(time.monotonic() - started)
             report.jobs += jobs
-            await asyncio.sleep(_pause(report.role, jobs))
+            await asyncio.sleep(_pause(role, jobs))
+    return report
 
 
-def _step(role: Role, worker: IdleWorker) -> Callable[[], Awaitable[int]]:
-    ids = Ids()
+@asynccontextmanager
+async def _ours(role: Role, site: Site) -> AsyncIterator[Step]:
+    async with registered_worker(site) as worker:
 
-    async def enqueue(count: int) -> int:
-        await worker.store.enqueue([NewJob(id, TASK, QUEUE, '{"number":1}') for id in ids.make_many(count)])
+        async def enqueue() -> int:
+            count = _size(role)
+            await worker.enqueue(count)
+            return count
+
+        async def drain() -> int:
+            jobs = await worker.claim(_DRAIN_BATCH)
+            await worker.settle(jobs)
+            return len(jobs)
+
+        yield drain if role is Role.DRAIN else enqueue
+
+
+@asynccontextmanager
+async def _limit(role: Role, site: Site) -> AsyncIterator[Step]:
+    limit = await site.open_limit()
+
+    async def enqueue() -> int:
+        count = _size(role)
+        await limit.enqueue(range(count))
         return count
 
     async def drain() -> int:
-        jobs = await worker.claim(_DRAIN_BATCH)
-        await worker.settle(jobs)
-        return len(jobs)
+        claim = await limit.claim(_DRAIN_BATCH)
+        await limit.settle(claim)
+        return len(claim.jobs)
 
-    match role:
-        case Role.DRAIN:
-            return drain
-        case Role.BULK:
-            return lambda: enqueue(_BULK_BATCH)
-        case Role.SINGLE:
-            return lambda: enqueue(1)
+    yield drain if role is Role.DRAIN else enqueue
+    await limit.close()
 
 
-def _limit(report: Report, path: Path, seconds: float, barrier: Barrier) -> None:
-    limit = Limit(path)
-    barrier.wait()
-    end = time.monotonic() + seconds
-    while (started := time.monotonic()) < end:
-        jobs = 0
-        match report.role:
-            case Role.DRAIN:
-                token, claimed = limit.claim(_DRAIN_BATCH)
-                limit.settle(token, claimed)
-                jobs = len(claimed)
-            case Role.BULK:
-                limit.enqueue(range(_BULK_BATCH))
-                jobs = _BULK_BATCH
-            case Role.SINGLE:
-                limit.enqueue([1])
-                jobs = 1
-        report.waits.append(time.monotonic() - started)
-        report.jobs += jobs
-        time.sleep(_pause(report.role, jobs))
-    limit.close()
+def _size(role: Role) -> int:
+    return _BULK_BATCH if role is Role.BULK else 1
 
 
 def _pause(role: Role, jobs: int) -> float:

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+from collections.abc import Sequence
 
 from benchmarks.app import opened_app
-from benchmarks.limit import Limit
-from benchmarks.rounds import RATE, Sample, Stopwatch, alternate
+from benchmarks.loop import run
+from benchmarks.rounds import Side, alternate
+from benchmarks.site import Host, Sample, Site
 from benchmarks.sizes import Sizes
-from benchmarks.table import Row, rows
+from benchmarks.stopwatch import RATE, Stopwatch
+from benchmarks.table import Findings, rows
 from holdfast import AsyncTask
 
 PRODUCERS = 100
 _GOAL = 20_000
 
 
-def measure(sizes: Sizes, folder: Path) -> list[Row]:
+def measure(sizes: Sizes, hosts: Sequence[Host]) -> Findings:
     jobs = sizes.crowd_jobs
-    sides = {
-        "ours": lambda path: asyncio.run(_ours(path, jobs)),
-        "limit": lambda path: _limit(path, jobs),
+    sides: dict[str, Side] = {
+        "ours": lambda site: run(_ours(site, jobs)),
+        "limit": lambda site: run(_limit(site, jobs)),
     }
-    figures = alternate(sides, sizes.rounds, folder)
-    rate, cost = rows(f"enqueue, {PRODUCERS} producers", figures, RATE)
-    is_met = rate.ours.median >= _GOAL
-    return [Row(rate.measurement, rate.figure, rate.ours, rate.limit, f">= {_GOAL:,}/s", is_met), cost]
+    found = Findings()
+    for store, figures in alternate(hosts, sides, sizes.rounds).items():
+        rate, *costs = rows(f"enqueue, {PRODUCERS} producers", store, figures, RATE)
+        found.rows.extend([rate.with_goal(f">= {_GOAL:,}/s", rate.ours.median >= _GOAL), *costs])
+    return found
 
 
 async def produce(task: AsyncTask[[int], None], jobs: int) -> None:
@@ -39,18 +42,18 @@ async def produce(task: AsyncTask[[int], None], jobs: int) -> None:
     await asyncio.gather(*(producer() for _ in range(PRODUCERS)))
 
 
-async def _ours(path: Path, jobs: int) -> Sample:
-    async with opened_app(path) as (_, task):
-        with Stopwatch() as watch:
+async def _ours(site: Site, jobs: int) -> Sample:
+    async with opened_app(site.url) as (_, task):
+        with Stopwatch(site) as watch:
             await produce(task, jobs)
     return watch.rate(jobs)
 
 
-def _limit(path: Path, jobs: int) -> Sample:
-    limit = Limit(path)
-    limit.enqueue(range(PRODUCERS))
-    with Stopwatch() as watch:
+async def _limit(site: Site, jobs: int) -> Sample:
+    limit = await site.open_limit()
+    await limit.enqueue(range(PRODUCERS))
+    with Stopwatch(site) as watch:
         for first in range(0, jobs, PRODUCERS):
-            limit.enqueue(range(first, first + PRODUCERS))
-    limit.close()
+            await limit.enqueue(range(first, first + PRODUCERS))
+    await limit.close()
     return watch.rate(jobs)

@@ -2,60 +2,56 @@
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
+from collections.abc import Sequence
 
-from benchmarks.database import fill
-from benchmarks.limit import Limit
-from benchmarks.rounds import RATE, Sample, Side, Stopwatch, alternate
+from benchmarks.loop import run
+from benchmarks.rounds import Side, alternate
+from benchmarks.site import Host, Sample, Site
 from benchmarks.sizes import Sizes
-from benchmarks.table import Row, at_least, rows
+from benchmarks.stopwatch import RATE, Stopwatch
+from benchmarks.table import Findings, at_least, rows
 from benchmarks.worker import registered_worker
 
 BATCHES = (200, 1_000)
 _GOAL = 0.7
 
 
-def measure(sizes: Sizes, folder: Path) -> list[Row]:
-    return [row for batch in BATCHES for row in _measure(batch, sizes, folder)]
+def measure(sizes: Sizes, hosts: Sequence[Host]) -> Findings:
+    found = Findings()
+    for batch in BATCHES:
+        for store, figures in alternate(hosts, _sides(batch, sizes.drain_jobs), sizes.rounds).items():
+            rate, *costs = rows(f"claim + settle, {batch:,} at a time", store, figures, RATE)
+            found.rows.extend([at_least(rate, _GOAL), *costs])
+    return found
 
 
-def _measure(batch: int, sizes: Sizes, folder: Path) -> list[Row]:
-    sides: dict[str, Side] = {
-        "ours": lambda path: asyncio.run(_ours(_filled(path, sizes.drain_jobs), batch)),
-        "limit": lambda path: _limit(_filled(path, sizes.drain_jobs), batch),
+def _sides(batch: int, jobs: int) -> dict[str, Side]:
+    return {
+        "ours": lambda site: run(ours(site, jobs, batch)),
+        "limit": lambda site: run(limit(site, jobs, batch)),
     }
-    figures = alternate(sides, sizes.rounds, folder)
-    rate, cost = rows(f"claim + settle, {batch:,} at a time", figures, RATE)
-    return [at_least(rate, _GOAL), cost]
 
 
-def _filled(path: Path, jobs: int) -> Path:
-    fill(path, ready=jobs)
-    return path
-
-
-async def _ours(path: Path, batch: int) -> Sample:
+async def ours(site: Site, jobs: int, batch: int) -> Sample:
     drained = 0
-    async with registered_worker(path) as worker:
+    await site.fill(ready=jobs)
+    async with registered_worker(site) as worker:
         await worker.settle(await worker.claim(batch))
-        with Stopwatch() as watch:
-            while jobs := await worker.claim(batch):
-                await worker.settle(jobs)
-                drained += len(jobs)
+        with Stopwatch(site) as watch:
+            while claimed := await worker.claim(batch):
+                await worker.settle(claimed)
+                drained += len(claimed)
     return watch.rate(drained)
 
 
-def _limit(path: Path, batch: int) -> Sample:
+async def limit(site: Site, jobs: int, batch: int) -> Sample:
     drained = 0
-    limit = Limit(path)
-    limit.settle(*limit.claim(batch))
-    with Stopwatch() as watch:
-        while True:
-            token, jobs = limit.claim(batch)
-            if not jobs:
-                break
-            limit.settle(token, jobs)
-            drained += len(jobs)
-    limit.close()
+    await site.fill(ready=jobs)
+    limit = await site.open_limit()
+    await limit.settle(await limit.claim(batch))
+    with Stopwatch(site) as watch:
+        while (claim := await limit.claim(batch)).jobs:
+            await limit.settle(claim)
+            drained += len(claim.jobs)
+    await limit.close()
     return watch.rate(drained)

@@ -2,38 +2,39 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
-from pathlib import Path
+from collections.abc import Sequence
 
 from benchmarks.app import make_app, opened_app
-from benchmarks.limit import Limit
-from benchmarks.rounds import Sample, Stopwatch, alternate, percentiles
+from benchmarks.figures import percentiles
+from benchmarks.loop import run
+from benchmarks.rounds import Side, alternate
+from benchmarks.site import Host, Sample, Site
 from benchmarks.sizes import Sizes
-from benchmarks.table import Row, rows
+from benchmarks.stopwatch import Stopwatch
+from benchmarks.table import Findings, rows
 
 _FIGURES = ("jobs/s", "p50 ms", "p99 ms")
 
 
-def measure(sizes: Sizes, folder: Path) -> list[Row]:
+def measure(sizes: Sizes, hosts: Sequence[Host]) -> Findings:
     jobs = sizes.single_jobs
-    sides = {
-        "ours": lambda path: asyncio.run(_await_each(path, jobs)),
-        "sync": lambda path: _call_each(path, jobs),
-        "limit": lambda path: _limit(path, jobs),
+    sides: dict[str, Side] = {
+        "ours": lambda site: run(_await_each(site, jobs)),
+        "sync": lambda site: _call_each(site, jobs),
+        "limit": lambda site: run(_limit(site, jobs)),
     }
-    figures = alternate(sides, sizes.rounds, folder)
-    sync = {"ours": figures["sync"], "limit": figures["limit"]}
-    return [
-        *rows("enqueue one at a time, await", figures, _FIGURES),
-        *rows("enqueue one at a time, sync", sync, _FIGURES),
-    ]
+    found = Findings()
+    for store, figures in alternate(hosts, sides, sizes.rounds).items():
+        found.rows.extend(rows("enqueue one at a time, await", store, figures, _FIGURES))
+        found.rows.extend(rows("enqueue one at a time, sync", store, figures, _FIGURES, ours="sync"))
+    return found
 
 
-async def _await_each(path: Path, jobs: int) -> Sample:
+async def _await_each(site: Site, jobs: int) -> Sample:
     waits: list[float] = []
-    async with opened_app(path) as (_, task):
-        with Stopwatch() as watch:
+    async with opened_app(site.url) as (_, task):
+        with Stopwatch(site) as watch:
             for number in range(jobs):
                 started = time.perf_counter()
                 await task.aenqueue(number)
@@ -41,11 +42,11 @@ async def _await_each(path: Path, jobs: int) -> Sample:
     return watch.rate(jobs) | percentiles(waits)
 
 
-def _call_each(path: Path, jobs: int) -> Sample:
-    hf, task = make_app(path)
+def _call_each(site: Site, jobs: int) -> Sample:
+    hf, task = make_app(site.url)
     task.enqueue(0)
     waits: list[float] = []
-    with Stopwatch() as watch:
+    with Stopwatch(site) as watch:
         for number in range(jobs):
             started = time.perf_counter()
             task.enqueue(number)
@@ -54,14 +55,14 @@ def _call_each(path: Path, jobs: int) -> Sample:
     return watch.rate(jobs) | percentiles(waits)
 
 
-def _limit(path: Path, jobs: int) -> Sample:
-    limit = Limit(path)
-    limit.enqueue([0])
+async def _limit(site: Site, jobs: int) -> Sample:
+    limit = await site.open_limit()
+    await limit.enqueue([0])
     waits: list[float] = []
-    with Stopwatch() as watch:
+    with Stopwatch(site) as watch:
         for number in range(jobs):
             started = time.perf_counter()
-            limit.enqueue([number])
+            await limit.enqueue([number])
             waits.append(time.perf_counter() - started)
-    limit.close()
+    await limit.close()
     return watch.rate(jobs) | percentiles(waits)

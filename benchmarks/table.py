@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
-from benchmarks.rounds import Figure, Figures
+from benchmarks.figures import Figure, Figures
 
-_HEADINGS = ("measurement", "figure", "ours", "spread", "limit", "spread", "ours/limit", "goal", "")
+_HEADINGS = ("measurement", "store", "figure", "ours", "spread", "limit", "spread", "ours/limit", "goal", "")
+_NUMERIC = range(3, 8)
 
 
 @dataclass(frozen=True)
@@ -15,6 +16,7 @@ class Row:
     """One figure of one measurement. `is_met` is None where there is no goal."""
 
     measurement: str
+    store: str
     figure: str
     ours: Figure
     limit: Figure | None = None
@@ -25,11 +27,15 @@ class Row:
     def ratio(self) -> Figure | None:
         return None if self.limit is None else self.ours.over(self.limit)
 
+    def with_goal(self, goal: str, is_met: bool) -> Row:
+        return replace(self, goal=goal, is_met=is_met)
+
     def cells(self) -> tuple[str, ...]:
         ratio = self.ratio
         verdict = {None: "", True: "met", False: "MISSED"}[self.is_met]
         return (
             self.measurement,
+            self.store,
             self.figure,
             *_shown(self.ours),
             *(_shown(self.limit) if self.limit else ("", "")),
@@ -39,29 +45,37 @@ class Row:
         )
 
 
-def rows(measurement: str, figures: Figures, names: Sequence[str], limit: str = "limit") -> list[Row]:
-    """A row for each of these figures, ours beside the limit, without goals."""
+@dataclass(frozen=True)
+class Findings:
+    """What a measurement found: rows for the table, and notes that don't fit into it."""
+
+    rows: list[Row] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+def rows(
+    measurement: str, store: str, figures: Figures, names: Sequence[str], *, ours: str = "ours", limit: str = "limit"
+) -> list[Row]:
+    """A row for each of these figures that was taken, one side beside the other, without goals."""
+    beside = figures.get(limit, {})
     return [
-        Row(measurement, name, figures["ours"][name], figures[limit][name] if limit in figures else None)
-        for name in names
+        Row(measurement, store, name, figures[ours][name], beside.get(name)) for name in names if name in figures[ours]
     ]
 
 
 def at_least(row: Row, part: float) -> Row:
     """The goal is a part of the limit."""
     assert row.ratio is not None
-    is_met = row.ratio.median >= part
-    return Row(row.measurement, row.figure, row.ours, row.limit, f">= {part:.0%} of limit", is_met)
+    return row.with_goal(f">= {part:.0%} of limit", row.ratio.median >= part)
 
 
 def render(table: Sequence[Row]) -> str:
     """Plain text, in columns; names on the left, numbers on the right."""
     cells = [_HEADINGS, *(row.cells() for row in table)]
     widths = [max(len(line[column]) for line in cells) for column in range(len(_HEADINGS))]
-    numeric = range(2, 7)
     lines = [
         "  ".join(
-            cell.rjust(width) if column in numeric else cell.ljust(width)
+            cell.rjust(width) if column in _NUMERIC else cell.ljust(width)
             for column, (cell, width) in enumerate(zip(line, widths, strict=True))
         ).rstrip()
         for line in cells
@@ -71,5 +85,8 @@ def render(table: Sequence[Row]) -> str:
 
 def _shown(figure: Figure) -> tuple[str, str]:
     median = figure.median
-    number = f"{median:,.0f}" if median >= 100 else f"{median:.2f}"
+    if median >= 100 or median == int(median):
+        number = f"{median:,.0f}"
+    else:
+        number = f"{median:.2f}" if median >= 1 else f"{median:.3g}"
     return number, f"{figure.spread:.0%}"

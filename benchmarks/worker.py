@@ -4,34 +4,40 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from uuid import UUID, uuid4
 
-from benchmarks.limit import QUEUE
-from holdfast.job import ClaimedJob
+from benchmarks.app import QUEUE, TASK
+from benchmarks.site import Site
+from holdfast import Retention
+from holdfast.ids import Ids
+from holdfast.job import ClaimedJob, NewJob
 from holdfast.lifecycle import Complete
-from holdfast.store import NewWorker, Settlement
-from holdfast.stores.sqlite import SqliteStore
+from holdfast.store import NewWorker, Settled, Settlement, Store
 
 
 class IdleWorker:
-    def __init__(self, store: SqliteStore, id: UUID) -> None:
+    def __init__(self, store: Store, id: UUID) -> None:
         self.store = store
-        self._id = id
+        self.id = id
+        self._ids = Ids()
+
+    async def enqueue(self, count: int) -> None:
+        """It makes its jobs itself, too."""
+        await self.store.enqueue([NewJob(id, TASK, QUEUE, '{"number":1}') for id in self._ids.make_many(count)])
 
     async def claim(self, slots: int) -> list[ClaimedJob]:
-        return await self.store.claim(self._id, uuid4(), {QUEUE: slots})
+        return await self.store.claim(self.id, uuid4(), {QUEUE: slots})
 
-    async def settle(self, jobs: Sequence[ClaimedJob]) -> None:
-        await self.store.settle([Settlement(job.id, job.token, Complete("null"), job.is_keyed) for job in jobs])
+    async def settle(self, jobs: Sequence[ClaimedJob]) -> list[Settled]:
+        return await self.store.settle([Settlement(job.id, job.token, Complete("null"), job.is_keyed) for job in jobs])
 
 
 @asynccontextmanager
-async def registered_worker(path: Path) -> AsyncIterator[IdleWorker]:
-    store = SqliteStore(path)
+async def registered_worker(site: Site, retention: Retention | None = None) -> AsyncIterator[IdleWorker]:
+    store = site.make_store(retention)
     await store.open()
     worker = IdleWorker(store, uuid4())
-    await store.register(NewWorker(worker._id, "bench"))
+    await store.register(NewWorker(worker.id, "bench"))
     try:
         yield worker
     finally:

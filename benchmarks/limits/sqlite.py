@@ -1,9 +1,4 @@
-"""The limit: the barest Python loop over the same statements on the shipped schema.
-
-One thread, one connection, no asyncio, no checks, nothing that another caller would need. It makes ids and encodes
-arguments, since any producer must, and keeps one row of counters per transaction, since the schema has it. What ours
-reaches of it is what everything around the statements costs.
-"""
+"""The limit on SQLite: one thread, nothing awaited."""
 
 from __future__ import annotations
 
@@ -15,23 +10,21 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.app import BOUND, QUEUE, TASK
+from benchmarks.limit import Claim
 from holdfast.stores.sqlite.connection import Connection
 from holdfast.stores.sqlite.migrate import migrate, shipped_migrations
 from holdfast.stores.sqlite.statements import chunks, statement
-
-QUEUE = "default"
-TASK = "noop"
-BOUND = 1_000_000_000
-
-Claimed = list[Any]
-"""The columns of a claimed job, as claim.sql has them; its id, in hex, comes first."""
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(list[list[Any]])
 
 
-class Limit:
-    """One file, one thread. The connection is Holdfast's own, so its pragmas are too."""
+class SqliteLimit:
+    """One file. The connection is Holdfast's own, so its pragmas are too.
+
+    Each transaction writes one row of counters, since the schema has it.
+    """
 
     def __init__(self, path: Path) -> None:
         connection = Connection(path)
@@ -43,10 +36,10 @@ class Limit:
         self._place: int = found[0][2] if found else 0
         self._worker = os.urandom(16)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         self._connection.close()
 
-    def enqueue(self, numbers: Sequence[int]) -> None:
+    async def enqueue(self, numbers: Sequence[int]) -> None:
         now = _now()
         ids = _ids(now, len(numbers))
         place = self._place
@@ -61,8 +54,7 @@ class Limit:
         self._waiting += len(rows)
         self._commit()
 
-    def claim(self, slots: int) -> tuple[bytes, list[Claimed]]:
-        """The token of the claim, and its jobs."""
+    async def claim(self, slots: int) -> Claim:
         token = os.urandom(16)
         self._begin(is_durable=False)
         now = _now()
@@ -71,11 +63,12 @@ class Limit:
         self._execute(statement("start"), (self._worker, token, now, numbers))
         self._waiting -= len(claimed)
         self._commit()
-        return token, claimed
+        return Claim(token, claimed)
 
-    def settle(self, token: bytes, claimed: Sequence[Claimed]) -> None:
+    async def settle(self, claim: Claim) -> None:
         self._begin(is_durable=True)
-        self._change_many("complete", [(bytes.fromhex(job[0]), token, "null") for job in claimed], (_now(),))
+        done = [(bytes.fromhex(job[0]), claim.token, "null") for job in claim.jobs]
+        self._change_many("complete", done, (_now(),))
         self._execute("commit")
 
     def _begin(self, *, is_durable: bool) -> None:

@@ -1,17 +1,23 @@
-"""Fresh files on a real disk, and files filled beforehand."""
+"""SQLite: a file in a folder."""
 
 from __future__ import annotations
 
+import sqlite3
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from benchmarks.limit import BOUND, QUEUE, TASK
+from benchmarks.app import BOUND, QUEUE, TASK
+from benchmarks.limit import Limit
+from benchmarks.limits.sqlite import SqliteLimit
+from benchmarks.site import Sample
+from holdfast import Retention
+from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite.connection import Connection
 from holdfast.stores.sqlite.migrate import migrate, shipped_migrations
-
-_IN_MEMORY = ("tmpfs", "ramfs")
 
 # Ids that sort before those of today, one after the other, as if they had been enqueued long ago.
 _FILL = """
@@ -32,43 +38,71 @@ insert into holdfast_queues (name, waiting, last_place, declared_bound, schedule
 """
 _READY, _COMPLETED = 2, 4
 _LONG_AGO = 1_700_000_000_000_000
+_PRAGMAS = ("journal_mode", "synchronous", "cache_size", "page_size", "wal_autocheckpoint")
 
 
-@contextmanager
-def fresh(folder: Path) -> Iterator[Path]:
-    """The path of a database that does not exist yet. It is removed afterwards, with all that lies beside it."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=folder) as made:
-        yield Path(made) / "jobs.db"
+@dataclass(frozen=True)
+class SqliteSite:
+    path: Path
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.path}"
+
+    def make_store(self, retention: Retention | None = None) -> SqliteStore:
+        return SqliteStore(self.path, retention=retention)
+
+    async def open_limit(self) -> Limit:
+        return SqliteLimit(self.path)
+
+    async def fill(self, *, ready: int = 0, finished: int = 0) -> None:
+        connection = Connection(self.path)
+        try:
+            migrate(connection, shipped_migrations())
+            connection.execute("begin immediate")
+            for first, count, stage in ((0, finished, _COMPLETED), (finished, ready, _READY)):
+                if count:
+                    values = {"first": first, "count": count, "stage": stage}
+                    names = {"task": TASK, "queue": QUEUE, "now": _LONG_AGO}
+                    connection.raw.execute(_FILL, values | names)
+            connection.execute(_COUNT, (QUEUE, ready, finished + ready, BOUND, BOUND))
+            connection.execute("commit")
+            connection.execute("pragma wal_checkpoint(truncate)")
+        finally:
+            connection.close()
+
+    async def vitals(self) -> Sample:
+        wal = self.path.with_name(f"{self.path.name}-wal")
+        return {
+            "file MB": self.path.stat().st_size / 1e6,
+            "wal MB": wal.stat().st_size / 1e6 if wal.exists() else 0.0,
+        }
+
+    def server_cpu(self) -> None:
+        return None
 
 
-def fill(path: Path, *, ready: int = 0, finished: int = 0) -> None:
-    """Make the shipped schema and put jobs into it, counted as enqueuing would have, with the bounds raised."""
-    connection = Connection(path)
-    try:
-        migrate(connection, shipped_migrations())
-        connection.execute("begin immediate")
-        for first, count, stage in ((0, finished, _COMPLETED), (finished, ready, _READY)):
-            if count:
-                values = {"first": first, "count": count, "stage": stage}
-                names = {"task": TASK, "queue": QUEUE, "now": _LONG_AGO}
-                connection.raw.execute(_FILL, values | names)
-        connection.execute(_COUNT, (QUEUE, ready, finished + ready, BOUND, BOUND))
-        connection.execute("commit")
-        connection.execute("pragma wal_checkpoint(truncate)")
-    finally:
-        connection.close()
+class SqliteHost:
+    name = "sqlite"
 
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
 
-def file_system(folder: Path) -> str:
-    """The file system that a folder is on, from /proc/mounts; empty where there is none."""
-    try:
-        mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
-    except OSError:
-        return ""
-    above = {str(folder.resolve()), *(str(parent) for parent in folder.resolve().parents)}
-    found = [(len(mount[1]), mount[2]) for mount in mounts if mount[1] in above]
-    return max(found)[1] if found else ""
+    @contextmanager
+    def fresh(self) -> Iterator[SqliteSite]:
+        """A path where there is nothing yet. All that lies beside it afterwards is removed, too."""
+        with tempfile.TemporaryDirectory(prefix="holdfast-bench-", dir=self._folder) as made:
+            yield SqliteSite(Path(made) / "jobs.db")
 
-
-def is_real_disk(folder: Path) -> bool:
-    return file_system(folder) not in _IN_MEMORY
+    def describe(self) -> dict[str, Any]:
+        with self.fresh() as site:
+            connection = Connection(site.path)
+            try:
+                settings = {name: connection.execute(f"pragma {name}")[0][0] for name in _PRAGMAS}
+            finally:
+                connection.close()
+        return {
+            "version": sqlite3.sqlite_version,
+            "durability": "enqueue and settle: synchronous=FULL; claims: NORMAL",
+            "settings": settings,
+        }

@@ -1,0 +1,1 @@
+"""The barest loop over each store's statements."""

@@ -1,0 +1,1 @@
+"""Where each store keeps its databases."""
