@@ -11,7 +11,7 @@ import pytest
 import sqlalchemy
 
 from holdfast import InvalidOption, StoreError, StoreUnavailable, WrongDatabase
-from tests.postgres.callers import CALLERS, Asyncpg, Caller, Psycopg
+from tests.postgres.callers import CALLERS, Asyncpg, AsyncpgPool, Caller, Psycopg
 from tests.postgres.shop import Shop, fresh_name, opened_shop
 from tests.servers.databases import Databases
 
@@ -83,6 +83,11 @@ def test_a_connection_that_its_user_has_closed_is_refused(shop: Shop, queue: str
     with pytest.raises(InvalidOption, match="closed"):
         second.enqueue(shop.echo, "a", queue=queue)
     second.close()
+    pooled = AsyncpgPool(shop.url)
+    given_back = pooled.tx
+    pooled.close()
+    with pytest.raises(InvalidOption, match="closed"):
+        shop.hf._engine.wait(shop.echo.options(tx=given_back, queue=queue).aenqueue("a"), "aenqueue")
 
 
 @pytest.mark.parametrize("kind", CALLERS, ids=lambda kind: kind.__name__)

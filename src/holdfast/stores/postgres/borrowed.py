@@ -144,11 +144,8 @@ def _explain(error: Exception) -> HoldfastError:
     kinds = {kind.__name__ for kind in (*type(error).__mro__, *type(original).__mro__)}
     if state == "25P02" or kinds & _FAILED_ERRORS:
         return InvalidOption(_FAILED)
-    if "MissingGreenlet" in kinds:
-        return InvalidOption(
-            "tx= is the inner part of an asynchronous session or connection of SQLAlchemy. Pass the AsyncSession or "
-            "AsyncConnection itself, and use `await aenqueue(…)`."
-        )
+    if "InvalidRequestError" in kinds:  # SQLAlchemy: closed, without an engine, not begun
+        return InvalidOption(f"tx= can't be used here: {said.removesuffix('.')}. Pass what your transaction runs on.")
     if state == "25006":
         return InvalidOption("tx= is a transaction that may only read. Roll it back, and open one that may write.")
     if state == "42501":

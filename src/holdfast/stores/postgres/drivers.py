@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
-from holdfast.errors import WrongDatabase
+from holdfast.errors import InvalidOption, WrongDatabase
 from holdfast.stores.postgres.borrowed import (
     AsyncBorrowed,
     Borrowed,
@@ -102,15 +102,19 @@ def _psycopg2(tx: Any) -> Borrowed | None:
 
 def _sqlalchemy(tx: Any) -> Borrowed | None:
     tx = _of_registry(tx)
-    orm, engine = sys.modules.get("sqlalchemy.orm"), sys.modules["sqlalchemy.engine"]
     extension = sys.modules.get("sqlalchemy.ext.asyncio")
-    if orm is not None and isinstance(tx, orm.Session):
-        return _sqlalchemy_connection(tx.connection())
-    if isinstance(tx, engine.Connection):
-        return _sqlalchemy_connection(tx)
     if extension is not None and isinstance(tx, extension.AsyncSession | extension.AsyncConnection):
         return _Greenlet(tx)
-    return None
+    orm = sys.modules.get("sqlalchemy.orm")
+    is_session = orm is not None and isinstance(tx, orm.Session)
+    if not is_session and not isinstance(tx, sys.modules["sqlalchemy.engine"].Connection):
+        return None
+    if (tx.get_bind() if is_session else tx).dialect.is_async:
+        raise InvalidOption(
+            "tx= is the inner part of an asynchronous session or connection of SQLAlchemy. Pass the AsyncSession or "
+            "AsyncConnection itself, and use `await aenqueue(…)`."
+        )
+    return _sqlalchemy_connection(tx)
 
 
 def _of_registry(tx: Any) -> Any:
@@ -120,7 +124,9 @@ def _of_registry(tx: Any) -> Any:
     return tx() if any(kind is not None and isinstance(tx, kind) for kind in kinds) else tx
 
 
-def _sqlalchemy_connection(connection: Any) -> Borrowed:
+def _sqlalchemy_connection(tx: Any) -> Borrowed:
+    """A connection, or the one that a session has or now gets."""
+    connection = tx if isinstance(tx, sys.modules["sqlalchemy.engine"].Connection) else tx.connection()
     if connection.dialect.name != "postgresql":
         _refuse_database(connection.dialect.name)
     fairy = connection.connection
@@ -145,11 +151,8 @@ class _Greenlet:
         refuse_async()
 
     async def aenqueue(self, jobs: str, options: str) -> str:
-        def enqueue(inner: Any) -> str:
-            return borrow(inner).enqueue(jobs, options)
-
         with explained():
-            return str(await self._tx.run_sync(enqueue))
+            return str(await self._tx.run_sync(lambda inner: _sqlalchemy_connection(inner).enqueue(jobs, options)))
 
 
 # ── Django ───────────────────────────────────────────────────────────────────────────────────────────────────────────
