@@ -589,9 +589,12 @@ class PostgresStore:
             return Beaten(is_alive=False, taken=list(held.jobs))
         before = self._beats.get(worker, _LastBeat())
         found = await self._fetch(statement("held"), worker, [*before.held | held.jobs.keys()], before.looked_from)
-        compared = decisions.compare((_HeldRow(*row) for row in found), held)
+        mine = [_HeldRow(*row) for row in found]
+        compared = decisions.compare(mine, held)
         released = await self._release(worker, held, compared.unheld) if compared.unheld else []
-        self._beats[worker] = _LastBeat(beaten[0]["beat_at"] - self._longest_claim, frozenset(held.jobs))
+        # What it awaits may be given up an hour later, so that is remembered like what it holds.
+        known = held.jobs.keys() | {job.id for job in mine}
+        self._beats[worker] = _LastBeat(beaten[0]["beat_at"] - self._longest_claim, frozenset(known))
         return Beaten(True, compared.taken, compared.cancelled, released)
 
     async def _release(self, worker: UUID, held: Held, unheld: Sequence[UUID]) -> list[UUID]:
@@ -761,7 +764,7 @@ disturb those who still use them, or complain."""
 
 
 class _LastBeat(msgspec.Struct, frozen=True):
-    """What a worker held at its last beat. All else that it can hold, it was given since `looked_from`."""
+    """What a worker held or awaited at its last beat. All else that it can hold, it was given since `looked_from`."""
 
     looked_from: int = 0
     held: frozenset[UUID] = frozenset()

@@ -152,6 +152,18 @@ class BeatContract:
         assert beaten == Beaten(is_alive=True)
         assert await harness.settle(claimed, Complete()) is Settled.APPLIED
 
+    async def test_a_claim_that_was_awaited_for_hours_is_given_back_when_nobody_awaits_it_any_more(
+        self, harness: Harness
+    ) -> None:
+        worker, token = await harness.worker(), uuid4()
+        await harness.enqueue()
+        [claimed] = await harness.store.claim(worker, token, {"default": 1})
+        for _ in range(3):
+            harness.clock.advance("1h")
+            await harness.store.beat(worker, Held({}, claiming=frozenset({token})))
+        beaten = await harness.store.beat(worker, Held({}))
+        assert beaten.released == [claimed.id]
+
     async def test_jobs_that_were_taken_away_are_named(self, harness: Harness) -> None:
         worker = await harness.worker()
         mine, settled = await harness.start(worker), await harness.start(worker)
