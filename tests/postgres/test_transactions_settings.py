@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -142,6 +143,24 @@ def test_asyncpg_with_codecs_and_without_a_cache(shop: Shop, queue: str) -> None
                 await self.tx.set_type_codec(kind, encoder=json.dumps, decoder=json.loads, schema="pg_catalog")
 
     use(shop, Peculiar(shop.url), queue)
+
+
+def test_a_connection_is_recognised_once_however_often_its_pool_lends_it(shop: Shop, queue: str) -> None:
+    async def enqueue(pool: asyncpg.Pool[asyncpg.Record]) -> list[str]:
+        asked: list[str] = []
+        async with pool.acquire() as connection:
+            connection.add_query_logger(lambda query: asked.append(query.query))
+            async with connection.transaction():
+                await shop.echo.options(tx=connection, queue=queue).aenqueue("a")
+        return [query for query in asked if "holdfast" in query]
+
+    async def main() -> None:
+        async with asyncpg.create_pool(shop.url, min_size=1, max_size=1) as pool:
+            assert len(await enqueue(pool)) == 2
+            assert len(await enqueue(pool)) == 1
+            assert len(await enqueue(pool)) == 1
+
+    asyncio.run(main())
 
 
 def test_asyncpg_with_a_transaction_begun_by_hand(shop: Shop, queue: str) -> None:

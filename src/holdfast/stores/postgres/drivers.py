@@ -39,10 +39,10 @@ def borrow(tx: object) -> Borrowed:
 
 def _asyncpg(tx: Any) -> Borrowed | None:
     module = sys.modules["asyncpg"]
-    if not isinstance(tx, module.Connection | module.pool.PoolConnectionProxy):
+    if not isinstance(tx, module.Connection):
         return None
-    # A pool makes a new proxy each time, so what is remembered is the connection in it.
-    connection = tx if isinstance(tx, module.Connection) else getattr(tx, "_con", tx)
+    # A pool lends a new proxy each time, so what is remembered is the connection in it.
+    connection = getattr(tx, "_con", tx)
     if connection is None or tx.is_closed():
         refuse_closed()
     if not tx.is_in_transaction():
