@@ -1,7 +1,7 @@
 """New jobs on their way into the database, in two lanes.
 
 Jobs with keys go in a lane of their own: a key may be in use by a transaction that its user keeps open, and who
-waits for that must not hold up the others. A call that meets such a key leaves the lane, and waits by itself.
+waits for that must not hold up the others. Calls that meet such a key leave the lane, see strays.py.
 """
 
 from __future__ import annotations
@@ -13,23 +13,18 @@ import asyncpg
 
 from holdfast.errors import HoldfastError, OutcomeUnknown, PayloadTooLarge, StoreUnavailable
 from holdfast.job import NewJob
-from holdfast.keys import KeyName
 from holdfast.store import Enqueued, Hint, HintKind
 from holdfast.stores.postgres.admission import Admission
 from holdfast.stores.postgres.branch import Branch
 from holdfast.stores.postgres.connection import Connection
-from holdfast.stores.postgres.lanes import Call, Lane
-from holdfast.stores.postgres.request import Options, Outcome, Request, is_plain, key_names
+from holdfast.stores.postgres.lanes import Lane
+from holdfast.stores.postgres.request import Options, Outcome, Request, is_plain
 from holdfast.stores.postgres.statements import statement
-
-JobCall = Call[NewJob, Enqueued]
+from holdfast.stores.postgres.strays import JobCall, Strays
 
 _LANE_PATIENCE = 250
-_STRAY_PATIENCE = 5_000
-"""Milliseconds to wait for a transaction that uses a key: in the lane, and by itself."""
-_MOST_STRAYS = 100
+"""Milliseconds to wait in the lane for a transaction that uses a key."""
 _LARGEST_CALL = 128 << 20
-_STRAYS_AT_ONCE = 2
 
 
 class Enqueuing:
@@ -48,9 +43,7 @@ class Enqueuing:
         self._make_options = make_options
         self._plain: Lane[NewJob, Enqueued] = Lane(self._flush_plain, weigh)
         self._keyed: Lane[NewJob, Enqueued] = Lane(self._flush_keyed, weigh)
-        self._stuck: set[KeyName] = set()
-        self._strays: set[asyncio.Task[None]] = set()
-        self._stray_places = asyncio.Semaphore(_STRAYS_AT_ONCE)
+        self._strays = Strays(self._enqueue)
 
     async def run(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
         return await (self._plain if is_plain(jobs) else self._keyed).run(jobs)
@@ -58,8 +51,7 @@ class Enqueuing:
     async def drain(self) -> None:
         await self._plain.drain()
         await self._keyed.drain()
-        while self._strays:
-            await asyncio.wait(self._strays)
+        await self._strays.drain()
 
     # ── lanes ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -67,37 +59,14 @@ class Enqueuing:
         await self._enqueue(calls, None)
 
     async def _flush_keyed(self, calls: list[JobCall]) -> None:
-        stuck = [call for call in calls if self._stuck and not self._stuck.isdisjoint(key_names(call.items))]
+        stuck = [call for call in calls if self._strays.need(call.items)]
+        for call in stuck:
+            self._strays.take([call])
         for batch in _without_shared_ids([call for call in calls if call not in stuck]):
             try:
                 await self._enqueue(batch, _LANE_PATIENCE)
             except asyncpg.LockNotAvailableError:
-                stuck += batch
-        for call in stuck:
-            self._leave(call)
-
-    def _leave(self, call: JobCall) -> None:
-        """Let a call wait by itself."""
-        if len(self._strays) >= _MOST_STRAYS:
-            call.fail(_held_up())
-            return
-        task = asyncio.create_task(self._wait_alone(call))
-        self._strays.add(task)
-        task.add_done_callback(self._strays.discard)
-
-    async def _wait_alone(self, call: JobCall) -> None:
-        names = key_names(call.items)
-        async with self._stray_places:
-            self._stuck |= names
-            try:
-                await self._enqueue([call], _STRAY_PATIENCE)
-            except asyncpg.LockNotAvailableError:
-                call.fail(_held_up())
-            except BaseException as error:
-                call.fail(error)
-                raise
-            finally:
-                self._stuck -= names
+                self._strays.take(batch)
 
     # ── batches ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -196,13 +165,6 @@ def _fail(calls: list[JobCall], error: HoldfastError) -> None:
             mine = OutcomeUnknown(str(error), ids=[new.id for new in call.items])
             mine.__cause__ = error.__cause__
         call.fail(mine)
-
-
-def _held_up() -> StoreUnavailable:
-    return StoreUnavailable(
-        "A transaction that is still open uses the same idempotency or unique key, so it can't be told whether the job "
-        "is there. Nothing was written; try again when that transaction has ended."
-    )
 
 
 def _without_shared_ids(calls: list[JobCall]) -> list[list[JobCall]]:
