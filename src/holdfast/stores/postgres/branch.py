@@ -71,6 +71,8 @@ class Branch:
                 if fault is Fault.LOST:
                     self._on_loss()
                     self.pool.drop_free()
+                    if doubt is None:
+                        deadline = loop.time() + PATIENCE  # however long the silence was, it is asked for again
                     doubt = error
                 is_over = tries >= _MOST_TRIES if fault is Fault.AGAIN else loop.time() > deadline
                 if fault is Fault.FINAL or is_over or (doubt is not None and replay is None):
