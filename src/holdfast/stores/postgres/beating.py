@@ -1,0 +1,90 @@
+"""Heartbeats: a worker lives, and what it believes that it holds is compared with what the store thinks.
+
+The beat itself is one small statement on a connection of its own, so that nothing makes it late. To
+compare, the jobs held at this beat and the last one are looked up, and what was claimed since: however many
+dead entries an old transaction keeps in the index of active jobs, they are not walked over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from uuid import UUID
+
+import msgspec
+
+from holdfast.job import Stage
+from holdfast.store import Beaten, Held
+from holdfast.stores import decisions
+from holdfast.stores.postgres.connection import Connection, Record
+from holdfast.stores.postgres.office import Office
+from holdfast.stores.postgres.statements import statement
+from holdfast.stores.postgres.transaction import Transaction
+
+
+class LastBeat(msgspec.Struct, frozen=True):
+    """What a worker held at its last beat. All else that it can hold, it was given since `looked_from`."""
+
+    looked_from: int = 0
+    held: frozenset[UUID] = frozenset()
+
+
+class HeldRow(msgspec.Struct, frozen=True):
+    """An active job of a worker's, as held.sql has it."""
+
+    id: UUID
+    token: UUID | None
+    cancel_requested_at: int | None
+
+
+class Beating:
+    """The beats of workers that this process beats for."""
+
+    def __init__(self, statement_timeout: float) -> None:
+        # In microseconds, with plenty to spare: no claim runs for longer than that.
+        self._longest_claim = round((2 * statement_timeout + 60) * 1_000_000)
+        self._last: dict[UUID, LastBeat] = {}
+
+    def forget(self, worker: UUID) -> None:
+        self._last.pop(worker, None)
+
+    async def beat(self, office: Office, worker: UUID, held: Held) -> Beaten:
+        async def work(connection: Connection) -> list[Record]:
+            is_locked = office.reserved.holds(worker)
+            return await connection.fetch(statement("beat"), worker, office.microseconds, is_locked)
+
+        try:
+            beaten = await office.reserved.run(work)
+        except Exception:
+            beaten = await office.run(work, replay=work)
+        if not beaten:
+            self.forget(worker)
+            return Beaten(is_alive=False, taken=list(held.jobs))
+        before = self._last.get(worker, LastBeat())
+        known = [*before.held | held.jobs.keys()]
+        mine = [HeldRow(*row) for row in await office.fetch(statement("held"), worker, known, before.looked_from)]
+        compared = decisions.compare(mine, held)
+        released = await _release(office, worker, held, compared.unheld) if compared.unheld else []
+        # What it awaits may be given up an hour later, so that is remembered like what it holds.
+        held_now = held.jobs.keys() | {job.id for job in mine}
+        self._last[worker] = LastBeat(beaten[0]["beat_at"] - self._longest_claim, frozenset(held_now))
+        return Beaten(True, compared.taken, compared.cancelled, released)
+
+
+async def _release(office: Office, worker: UUID, held: Held, unheld: Sequence[UUID]) -> list[UUID]:
+    """Give back what the worker does not know of, if it is still so."""
+
+    async def work(it: Transaction) -> list[UUID]:
+        jobs = await it.lock(unheld)
+        mine = [
+            job
+            for job in jobs.values()
+            if job.worker == worker
+            and job.stage is Stage.ACTIVE
+            and held.jobs.get(job.id) != job.token
+            and job.token not in held.claiming
+        ]
+        if mine:
+            await it.save(decisions.release(mine, it.now))
+        return [job.id for job in mine]
+
+    return await office.transact(work)

@@ -1,0 +1,233 @@
+"""One event loop's office: its connections, and all that stands on them. And the offices of a process together."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final, TypeVar
+from uuid import UUID, uuid4
+
+import asyncpg
+
+from holdfast import native
+from holdfast.clock import Clock
+from holdfast.moment import to_microseconds
+from holdfast.store import Hint
+from holdfast.stores.hints import HintHub
+from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.admission import Admission
+from holdfast.stores.postgres.branch import PATIENCE, Branch
+from holdfast.stores.postgres.connection import Connection, Record, connect, connect_raw, is_behind_a_pooler
+from holdfast.stores.postgres.enqueuing import Enqueuing
+from holdfast.stores.postgres.faults import Fault, judge, translate
+from holdfast.stores.postgres.floors import Floors
+from holdfast.stores.postgres.migrate import Migration, migrate
+from holdfast.stores.postgres.notices import Listener, Messenger
+from holdfast.stores.postgres.pool import Pool
+from holdfast.stores.postgres.request import Options
+from holdfast.stores.postgres.reserved import Reserved
+from holdfast.stores.postgres.settling import Settling
+from holdfast.stores.postgres.statements import statement
+from holdfast.stores.postgres.transaction import Transaction
+
+Result = TypeVar("Result")
+
+_WHERE: Final = "PostgreSQL"
+"""What messages call the database."""
+
+
+class Office(Branch):
+    """What one event loop does with the database."""
+
+    def __init__(self, offices: Offices, pool: Pool) -> None:
+        super().__init__(pool, _WHERE, offices.floors.forget)
+        self._offices = offices
+        self.messenger = Messenger(offices.sender, lambda work: self.run(work, replay=work))
+        self.listener = Listener(offices.sender, offices.hub, offices.connect_for_a_session)
+        self.reserved = Reserved(offices.connect_for_a_session, self._tell_lock)
+        self.enqueuing = Enqueuing(self, offices.admission, self.pass_on, lambda: Options(now=self.microseconds))
+        self.settling = Settling(self, offices.key_retention)
+        self.keeper: AsyncGenerator[None, None] | None = None
+
+    @property
+    def microseconds(self) -> int | None:
+        """The time for a statement: None stands for the server's."""
+        return self._offices.microseconds
+
+    async def transact(self, work: Callable[[Transaction], Awaitable[Result]], *, is_repeatable: bool = True) -> Result:
+        """Do something in a transaction of its own. `is_repeatable`: done twice, it comes to the same."""
+
+        async def attempt(connection: Connection) -> tuple[Result, list[Hint]]:
+            transaction = Transaction(connection, self._offices.now(), self._offices.key_retention)
+            async with connection.transaction():
+                result = await work(transaction)
+            return result, transaction.hints
+
+        async def whole() -> Result:
+            result, hints = await self.run(attempt, replay=attempt if is_repeatable else None)
+            self.pass_on(hints)
+            return result
+
+        return await self.own(whole())
+
+    async def fetch(self, sql: str, *values: Any) -> list[Record]:
+        """Run one statement that does no harm if it is done twice."""
+
+        async def work(connection: Connection) -> list[Record]:
+            return await connection.fetch(sql, *values)
+
+        return await self.own(self.run(work, replay=work))
+
+    def pass_on(self, hints: Sequence[Hint]) -> None:
+        """Tell whoever waits, here and elsewhere."""
+        if hints:
+            self._offices.hub.publish(hints)
+            self.messenger.send(hints)
+
+    async def _tell_lock(self, workers: list[UUID], is_held: bool) -> None:
+        await self.fetch(statement("tell_lock"), workers, is_held, self.microseconds)
+
+    async def close(self) -> None:
+        await self.enqueuing.drain()
+        await self.settling.drain()
+        await self.messenger.drain()
+        await self.listener.stop()
+        await self.reserved.close()
+        await super().close()
+
+
+class Offices:
+    """The offices of one process, one for each event loop, opened on first use; and what they know together."""
+
+    def __init__(
+        self, address: Address, migrations: Sequence[Migration], clock: Clock | None, key_retention: timedelta
+    ) -> None:
+        self.address = address
+        self.key_retention = key_retention
+        self._migrations = list(migrations)
+        self._clock = clock
+        self._start_anew()
+
+    def _start_anew(self) -> None:
+        self.sender = uuid4()
+        self.hub = HintHub()
+        self.admission = Admission()
+        self.floors = Floors()
+        self.instance: UUID | None = None
+        """Which database this is; None until it was opened."""
+        self._is_pooled = False
+        self._lock = native.make_lock()
+        self._opening: dict[asyncio.AbstractEventLoop, asyncio.Lock] = {}
+        self._of_loops: dict[asyncio.AbstractEventLoop, Office] = {}
+
+    def now(self) -> datetime | None:
+        """The time, if this process is to tell it; otherwise the server does."""
+        return None if self._clock is None else self._clock.now()
+
+    @property
+    def microseconds(self) -> int | None:
+        now = self.now()
+        return None if now is None else to_microseconds(now)
+
+    # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def open(self) -> None:
+        """Find out what is there, and bring it up to date."""
+        if self.instance is None:
+            async with self._opening.setdefault(asyncio.get_running_loop(), asyncio.Lock()):
+                if self.instance is None:
+                    await _finished(self._open())
+
+    async def _open(self) -> None:
+        raw = await self._first_connection()
+        try:
+            self._is_pooled = await is_behind_a_pooler(raw)
+            await migrate(raw, self._migrations, lambda: connect_raw(self.address, statement_cache=0))
+            async with raw.transaction():
+                self.instance = await raw.fetchval("select id from holdfast.instance")
+        except Exception as error:
+            raise translate(error, _WHERE) from error
+        finally:
+            with contextlib.suppress(Exception):
+                await raw.close(timeout=2)
+            if not raw.is_closed():
+                raw.terminate()
+
+    async def _first_connection(self) -> asyncpg.Connection[Record]:
+        """Connect, waiting for a server that is just being restarted."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + PATIENCE
+        while True:
+            try:
+                return await connect_raw(self.address, statement_cache=0)
+            except Exception as error:
+                if judge(error) is Fault.FINAL or loop.time() > deadline:
+                    raise translate(error, _WHERE) from error
+            await asyncio.sleep(0.2)
+
+    async def here(self) -> Office:
+        """The office of this event loop."""
+        await self.open()
+        loop = asyncio.get_running_loop()
+        office = self._of_loops.get(loop)
+        if office is None:
+            with self._lock:
+                _abandoned.extend(self._of_loops.pop(other) for other in list(self._of_loops) if other.is_closed())
+                office = self._of_loops[loop] = Office(self, Pool(self._connect, self.address.pool_size))
+            office.keeper = self._keep(loop, office)
+            await anext(office.keeper)
+        return office
+
+    async def _keep(self, loop: asyncio.AbstractEventLoop, office: Office) -> AsyncGenerator[None, None]:
+        """An event loop that comes to its end finishes its generators first: then this closes its connections."""
+        try:
+            yield
+        finally:
+            if self._of_loops.get(loop) is office:
+                del self._of_loops[loop]
+                await office.close()
+
+    async def _connect(self) -> Connection:
+        return await connect(self.address, is_pooled=self._is_pooled)
+
+    async def connect_for_a_session(self) -> Connection | None:
+        """A connection to keep: for a lock, or to listen. Behind a pooler there is no such thing."""
+        return None if self._is_pooled else await connect(self.address, is_pooled=False, is_watched=True)
+
+    # ── closing ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def close(self) -> None:
+        here = asyncio.get_running_loop()
+        with self._lock:
+            offices, self._of_loops = self._of_loops, {}
+            self._opening = {}
+        for loop, office in offices.items():
+            if loop is here:
+                await office.close()
+            elif loop.is_running():
+                future = asyncio.run_coroutine_threadsafe(office.close(), loop)
+                with contextlib.suppress(Exception):
+                    await asyncio.wait_for(asyncio.wrap_future(future), 5)
+            # The connections of a loop that runs no more have gone with it.
+
+    def abandon(self) -> None:
+        """In a forked child: what is open is the parent's."""
+        _abandoned.append(self._of_loops)
+        self._start_anew()
+
+
+_abandoned: list[object] = []
+"""Connections that a forked child has from its parent, or that a closed loop has left: collecting them would
+disturb those who still use them, or complain."""
+
+
+async def _finished(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine to its end, also if the caller is cancelled meanwhile."""
+    task = asyncio.create_task(coroutine)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait([task])
+        raise

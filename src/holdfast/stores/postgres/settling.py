@@ -1,0 +1,125 @@
+"""Settlements on their way into the database.
+
+Mostly every job of a batch is completed, and one statement does it. What that could not do,
+since it is stale or was done before, and everything else that can become of a job, is read and decided first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from uuid import UUID
+
+from holdfast.errors import HoldfastError, OutcomeUnknown, StoreUnavailable
+from holdfast.lifecycle import Complete
+from holdfast.moment import MICROSECOND
+from holdfast.store import Hint, HintKind, Settled, Settlement
+from holdfast.stores import decisions
+from holdfast.stores.postgres.connection import Connection, Record
+from holdfast.stores.postgres.lanes import Call, Lane
+from holdfast.stores.postgres.statements import statement
+from holdfast.stores.postgres.transaction import Transaction
+
+if TYPE_CHECKING:
+    from holdfast.stores.postgres.office import Office
+
+SettlementCall = Call[Settlement, Settled]
+
+
+class Settling:
+    """One event loop's lane for settlements."""
+
+    def __init__(self, office: Office, key_retention: timedelta) -> None:
+        self._office = office
+        self._key_retention = key_retention // MICROSECOND
+        self._lane: Lane[Settlement, Settled] = Lane(self._flush)
+
+    async def run(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        return await self._lane.run(settlements)
+
+    async def drain(self) -> None:
+        await self._lane.drain()
+
+    async def _flush(self, calls: list[SettlementCall]) -> None:
+        """Settle calls together; one by one if one of them can't be done and spoils it for the others."""
+        try:
+            answers = await self._settle([settlement for call in calls for settlement in call.items])
+        except HoldfastError as error:
+            if len(calls) == 1 or isinstance(error, StoreUnavailable | OutcomeUnknown):
+                raise
+            for call in calls:
+                await self._flush_alone(call)
+            return
+        first = 0
+        for call in calls:
+            call.answer(answers[first : first + len(call.items)])
+            first += len(call.items)
+
+    async def _flush_alone(self, call: SettlementCall) -> None:
+        try:
+            call.answer(await self._settle(call.items))
+        except HoldfastError as error:
+            call.fail(error)
+
+    async def _settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
+        done = [each for each in settlements if isinstance(each.transition, Complete)]
+        if len({each.id for each in settlements}) < len(settlements):
+            done = []  # a job that is settled twice at once must be decided about one by one
+        if len(done) == len(settlements):
+            completed = await self._complete_all(done)
+            if len(completed) == len(settlements):
+                return [Settled.APPLIED] * len(settlements)
+            done = []
+        else:
+            completed = set()
+
+        async def work(it: Transaction) -> tuple[set[UUID], list[Settled]]:
+            by_now = completed
+            if done:
+                by_now = _completed(done, await it.fetch("complete", *self._values(done)))
+                it.hint(HintKind.FINISHED, ids=by_now)
+            return by_now, await settle_carefully(it, [each for each in settlements if each.id not in by_now])
+
+        completed, answers = await self._office.transact(work)
+        others = iter(answers)
+        return [Settled.APPLIED if each.id in completed else next(others) for each in settlements]
+
+    async def _complete_all(self, done: Sequence[Settlement]) -> set[UUID]:
+        """Complete jobs, and return those that were: the others are stale, or were done before."""
+
+        async def work(connection: Connection) -> set[UUID]:
+            return _completed(done, await connection.fetch(statement("complete"), *self._values(done)))
+
+        async def nothing(_: Connection) -> set[UUID]:
+            return set()  # what came through is found by its token
+
+        advice = "Settle it again: what was done is recognised."
+        completed = await self._office.run(work, replay=nothing, advice=advice)
+        if completed:
+            self._office.pass_on([Hint(HintKind.FINISHED, ids=frozenset(completed))])
+        return completed
+
+    def _values(self, done: Sequence[Settlement]) -> tuple[Any, ...]:
+        return (
+            [each.id for each in done],
+            [each.token for each in done],
+            [each.transition.result_json for each in done if isinstance(each.transition, Complete)],
+            [each.id for each in done if each.is_keyed],
+            self._office.microseconds,
+            self._key_retention,
+        )
+
+
+def _completed(done: Sequence[Settlement], found: Sequence[Record]) -> set[UUID]:
+    ((some,),) = found
+    return {each.id for each in done} if some is None else set(some)
+
+
+async def settle_carefully(it: Transaction, settlements: Sequence[Settlement]) -> list[Settled]:
+    """Read the jobs, decide, and keep what was decided."""
+    jobs = await it.lock([settlement.id for settlement in settlements])
+    answers, ended = decisions.judge_settlements(settlements, jobs)
+    if ended:
+        await it.save(decisions.end(ended, it.now))
+    return answers
