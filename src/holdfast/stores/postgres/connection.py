@@ -113,7 +113,9 @@ async def connect(address: Address, *, is_pooled: bool, is_watched: bool = False
             await raw.execute(_settings_sql(address.statement_timeout, is_local=False, is_watched=is_watched))
     except BaseException as error:
         raw.terminate()
-        raise NoConnection from error
+        if isinstance(error, Exception):
+            raise NoConnection from error
+        raise
     return Connection(raw, is_pooled=is_pooled, timeout=address.statement_timeout)
 
 
