@@ -139,9 +139,9 @@ class Listener:
                     return
                 pause = 0.05
                 await self._listen(connection, is_first=is_first)
-                is_first = False
             except Exception:
                 pass  # it is lost, or there is none: try again
+            is_first = False
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(pause * 2, _LONGEST_PAUSE)
 
