@@ -10,6 +10,7 @@ from __future__ import annotations
 import _queue
 import _socket
 import asyncio
+import contextlib
 import importlib
 import sys
 from collections.abc import Callable
@@ -64,7 +65,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 class _KernelEventLoop(asyncio.SelectorEventLoop):
-    """asyncio's own loop, whose alarm clock is a pair of sockets that gevent has nothing to do with."""
+    """asyncio's own loop, whose sockets are some that gevent has nothing to do with, its alarm clock's included."""
 
     def _make_self_pipe(self) -> None:
         self._ssock, self._csock = _socket.socketpair()
@@ -72,6 +73,59 @@ class _KernelEventLoop(asyncio.SelectorEventLoop):
         self._csock.setblocking(False)
         self._internal_fds: int = getattr(self, "_internal_fds", 0) + 1
         self._add_reader(self._ssock.fileno(), self._read_from_self)  # type: ignore[attr-defined]
+
+    async def create_connection(
+        self, protocol_factory: Any, host: Any = None, port: Any = None, *, sock: Any = None, **options: Any
+    ) -> Any:
+        if sock is None:
+            sock = await self._connect(await self.getaddrinfo(host, port, type=_socket.SOCK_STREAM))
+            if options.get("ssl") and not options.get("server_hostname"):
+                options["server_hostname"] = host
+        return await super().create_connection(protocol_factory, sock=sock, **options)
+
+    async def create_unix_connection(
+        self, protocol_factory: Any, path: Any = None, *, sock: Any = None, **options: Any
+    ) -> Any:
+        if sock is None:
+            sock = await self._connect([(_socket.AF_UNIX, _socket.SOCK_STREAM, 0, "", path)])
+        return await super().create_unix_connection(protocol_factory, sock=sock, **options)
+
+    async def _connect(self, places: list[Any]) -> Any:
+        """A socket that is connected to the first of these places that answers."""
+        failure: OSError | None = None
+        for family, kind, protocol, _, address in places:
+            sock = _original("socket", "socket")(family, kind, protocol)
+            try:
+                sock.setblocking(False)
+                await self.sock_connect(sock, address)
+            except OSError as error:
+                sock.close()
+                failure = failure or error
+            except BaseException:
+                sock.close()
+                raise
+            else:
+                return sock
+        raise failure or OSError("the name of the host stands for no address")
+
+    async def getaddrinfo(self, *args: Any, **options: Any) -> Any:
+        """In a thread of its own, since that of an executor would be a greenlet that never gets its turn."""
+        future: asyncio.Future[Any] = self.create_future()
+
+        def answer(give: Callable[[Any], None], what: Any) -> None:
+            if not future.done():
+                give(what)
+
+        def look() -> None:
+            try:
+                give, what = future.set_result, _original("socket", "getaddrinfo")(*args, **options)
+            except Exception as error:
+                give, what = future.set_exception, error
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits any more
+                self.call_soon_threadsafe(answer, give, what)
+
+        start_thread(look)
+        return await future
 
 
 # ── gates ────────────────────────────────────────────────────────────────────────────────────────────────────────────
