@@ -43,7 +43,6 @@ _CONCURRENT = re.compile(
 _SETTINGS = f"""
     set local lock_timeout = '{LOCK_TIMEOUT}';
     set local statement_timeout = 0;
-    set local idle_in_transaction_session_timeout = 0;
     set local synchronous_commit = 'on';
     set local client_min_messages = 'warning'
 """
@@ -249,6 +248,8 @@ async def _turn(connection: Raw) -> AsyncIterator[None]:
     async with _transaction(connection):
         if not await _ask(connection, f"select pg_try_advisory_xact_lock({LOCK})"):
             raise _Taken
+        # An answer keeps its snapshot until the next simple statement, and this may be the last for a long time.
+        await connection.execute("set local idle_in_transaction_session_timeout = 0")
         yield
 
 
