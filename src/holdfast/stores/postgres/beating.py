@@ -7,7 +7,7 @@ dead entries an old transaction keeps in the index of active jobs, they are not 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from uuid import UUID
 
 import msgspec
@@ -52,22 +52,31 @@ class Beating:
             is_locked = office.reserved.holds(worker)
             return await connection.fetch(statement("beat"), worker, office.microseconds, is_locked)
 
-        try:
-            beaten = await office.reserved.run(work)
-        except Exception:
-            beaten = await office.run(work, replay=work)
+        beaten = await _run_aside(office, work)
         if not beaten:
             self.forget(worker)
             return Beaten(is_alive=False, taken=list(held.jobs))
         before = self._last.get(worker, LastBeat())
         known = [*before.held | held.jobs.keys()]
-        mine = [HeldRow(*row) for row in await office.fetch(statement("held"), worker, known, before.looked_from)]
+
+        async def look(connection: Connection) -> list[Record]:
+            return await connection.fetch(statement("held"), worker, known, before.looked_from)
+
+        mine = [HeldRow(*row) for row in await _run_aside(office, look)]
         compared = decisions.compare(mine, held)
         released = await _release(office, worker, held, compared.unheld) if compared.unheld else []
         # What it awaits may be given up an hour later, so that is remembered like what it holds.
         held_now = held.jobs.keys() | {job.id for job in mine}
         self._last[worker] = LastBeat(beaten[0]["beat_at"] - self._longest_claim, frozenset(held_now))
         return Beaten(True, compared.taken, compared.cancelled, released)
+
+
+async def _run_aside(office: Office, work: Callable[[Connection], Awaitable[list[Record]]]) -> list[Record]:
+    """Over the reserved connection, however busy the others are; over one of them if it is lost."""
+    try:
+        return await office.reserved.run(work)
+    except Exception:
+        return await office.run(work, replay=work)
 
 
 async def _release(office: Office, worker: UUID, held: Held, unheld: Sequence[UUID]) -> list[UUID]:
