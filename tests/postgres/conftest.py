@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.stores.postgres import PostgresStore, branch
+from holdfast.stores.postgres import PostgresStore, branch, office
 from tests.postgres.database import Database
 from tests.postgres.proxy import Proxy
 
@@ -63,3 +63,4 @@ async def far_store(proxy: Proxy) -> AsyncIterator[PostgresStore]:
 def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A database that is away is given up soon."""
     monkeypatch.setattr(branch, "PATIENCE", 0.3)
+    monkeypatch.setattr(office, "PATIENCE", 0.3)

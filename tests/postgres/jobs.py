@@ -11,6 +11,7 @@ from holdfast.job import ClaimedJob, Failure, FailureKind, NewJob
 from holdfast.lifecycle import Bury, Transition
 from holdfast.store import NewWorker, Settled, Settlement
 from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.postgres.office import Office
 
 QUEUE: Final = "faults"
 FAILURE: Final = Failure(FailureKind.ERROR, "shop.NoSuchOrder", "order 17 is gone", "Traceback …")
@@ -57,3 +58,8 @@ async def bury(store: PostgresStore, worker: UUID, count: int = 1, **options: An
     started = await start(store, worker, count, **options)
     assert await settle(store, started, Bury(FAILURE)) == [Settled.APPLIED] * count
     return [job.id for job in started]
+
+
+async def office_of(store: PostgresStore) -> Office:
+    """What a store has of the database on this event loop."""
+    return await store._offices.here()

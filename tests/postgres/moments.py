@@ -41,7 +41,7 @@ async def moments(proxy: Proxy, store: PostgresStore, harm: Harm, *, few: int = 
     yield Moment(proxy, Plan(harm, times=0))
     for is_new in (False, True) if IS_THOROUGH else (False,):
         for number in count(0, 1 if IS_THOROUGH else few):
-            for office in store._offices.values():
+            for office in store._offices._of_loops.values():
                 await office.messenger.drain()
                 if is_new:
                     office.pool.drop_free()
