@@ -19,7 +19,8 @@ from holdfast.errors import SchemaOutdated, SchemaTooNew, StoreError, StoreUnava
 from holdfast.lifecycle import Complete
 from holdfast.store import Settled
 from holdfast.stores.postgres import PostgresStore, catalog
-from holdfast.stores.postgres.migrate import Migration, check_server, migrate, shipped_migrations
+from holdfast.stores.postgres.migrate import check_server, migrate, shipped_migrations
+from holdfast.stores.postgres.script import script
 from tests.postgres.conftest import Opener
 from tests.postgres.database import Database, until
 from tests.postgres.jobs import bury, claim, enqueue, register, settle, start
@@ -404,4 +405,7 @@ async def test_what_is_written_down_as_expected_is_what_the_migrations_make(
 
 def test_migrations_are_numbered_without_gaps() -> None:
     assert [migration.number for migration in shipped_migrations()] == list(range(1, NOW + 1))
-    assert all(isinstance(migration, Migration) for migration in shipped_migrations())
+
+
+def test_migrations_can_be_made_in_a_database_of_any_encoding() -> None:
+    assert script(shipped_migrations()).isascii()

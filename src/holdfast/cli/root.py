@@ -27,7 +27,7 @@ commands.add_typer(db.commands, name="db")
 def main() -> None:
     """Run a command, and end the process with its status."""
     try:
-        commands()
+        commands(prog_name="holdfast")
     except HoldfastError as error:
         complain(str(error))
         sys.exit(status_of(error))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -36,7 +37,8 @@ class Surroundings:
         yield from self._judge_connections(address, is_pooled=is_pooled)
 
     def _judge_server(self) -> Iterator[Finding]:
-        if int(self.version.split(".")[0].split()[0].rstrip("abcdefghijklmnopqrstuvwxyz")) < OLDEST_SERVER:
+        major = re.match(r"\d+", self.version)
+        if major is None or int(major[0]) < OLDEST_SERVER:
             yield Finding(
                 Severity.WRONG,
                 f"PostgreSQL {self.version} is too old.",

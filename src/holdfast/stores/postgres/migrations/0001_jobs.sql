@@ -147,7 +147,7 @@ create table holdfast.tasks (
     published_at bigint  not null
 );
 
--- ── enqueuing: one function that takes text, so that every driver and every language can call it ──────────────────
+-- Enqueuing: one function that takes text, so that every driver and every language can call it.
 
 create type holdfast.new_job as (
     id              uuid,
@@ -340,7 +340,7 @@ $$;
 --     now           the time, for tests
 -- The answer is an object.
 --     found         {position: id} for each job that was there before
---     refused       {call: {"because": "room" | "key" | "id", …}}
+--     refused       {call: {"because": "room" | "key" | "id", ...}}
 --     queues        {queue: {waiting, scheduled, bound, scheduled_bound}}, where it was looked at
 -- or {"because": "instance"}. A refusal raises nothing, so that the caller's transaction stays usable.
 create function holdfast.enqueue(jobs text, options text default '{}') returns text language plpgsql

@@ -1,4 +1,4 @@
--- ── migration {title} ──
+-- Migration {title}
 
 do $$
 begin

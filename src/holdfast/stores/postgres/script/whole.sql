@@ -1,4 +1,4 @@
--- ── migration {title} ──
+-- Migration {title}
 
 begin;
 set local lock_timeout = '{lock_timeout}';

@@ -1,0 +1,61 @@
+"""The program itself."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from holdfast.cli.status import Status, status_of
+from holdfast.errors import InvalidURL, JobNotFound, QueueFull, SchemaTooNew, StoreUnavailable
+from tests.cli.conftest import Run
+
+
+@pytest.mark.parametrize(
+    "command", [[sys.executable, "-m", "holdfast"], [str(Path(sys.executable).parent / "holdfast")]]
+)
+def test_it_runs_as_a_script_and_as_a_module(command: list[str], folder: Path) -> None:
+    done = subprocess.run([*command, "db", "check"], capture_output=True, text=True, check=False, cwd=folder)
+    assert (done.returncode, done.stdout) == (4, "")
+    assert (
+        done.stderr
+        == f"Error: {folder}/holdfast.db does not exist. Make it with `holdfast db migrate`, or name another.\n"
+    )
+    assert list(folder.iterdir()) == []
+
+
+def test_it_tells_its_version(run: Run) -> None:
+    assert run("--version").out == f"holdfast {importlib.metadata.version('holdfast')}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["db", "chekc"], ["db", "check", "--nope"], ["db", "sql", "--from", "x"], ["nope"]]
+)
+def test_a_command_that_nobody_understands_ends_with_status_2(run: Run, arguments: list[str]) -> None:
+    ran = run(*arguments)
+    assert (ran.status, ran.out) == (2, "")
+    assert "--help" in ran.err
+
+
+def test_every_command_has_help(run: Run) -> None:
+    for command in ([], ["db"], ["db", "migrate"], ["db", "sql"], ["db", "check"]):
+        ran = run(*command, "--help")
+        assert ran.status == 0
+        assert ran.out.startswith(f"Usage: {' '.join(['holdfast', *command])}")
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (QueueFull(), Status.FAILED),
+        (SchemaTooNew(), Status.FAILED),
+        (InvalidURL(), Status.USAGE),
+        (JobNotFound(), Status.NOT_FOUND),
+        (StoreUnavailable(), Status.UNREACHABLE),
+    ],
+)
+def test_every_error_has_its_status(error: Exception, status: Status) -> None:
+    assert status_of(error) == status  # type: ignore[arg-type]
