@@ -11,6 +11,7 @@ select
         where ((stage = 4 and finished_at < $4) or (stage = 5 and finished_at < $5) or (stage = 6 and finished_at < $6))
           and not exists (
               select from holdfast.keys as k where k.job = jobs.id and (k.expires_at is null or k.expires_at > $7)
+              offset 0 -- asked for each, never as a join
           )
         order by id
     ) as old

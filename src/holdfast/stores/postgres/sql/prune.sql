@@ -13,6 +13,7 @@ with gone as (
           and not exists (
               select from holdfast.keys as k
               where k.job = jobs.id and (k.expires_at is null or k.expires_at > $5)
+              offset 0 -- asked for each, never as a join
           )
         order by id
         for update skip locked
@@ -20,6 +21,6 @@ with gone as (
     returning job.id
 ),
 forgotten as (
-    delete from holdfast.failures where job in (select id from gone)
+    delete from holdfast.failures where job = any (array(select id from gone))
 )
 select count(*) from gone

@@ -5,7 +5,8 @@ with ripe as materialized (
     from (
         select id
         from holdfast.jobs
-        where stage = 1 and due_at <= coalesce($1::bigint, holdfast.now())
+        -- A question of its own, so that the answer is a place in the index: else all that is scheduled would be read.
+        where stage = 1 and due_at <= (select coalesce($1::bigint, holdfast.now()))
         order by due_at, id
         limit $2
         for update skip locked
@@ -15,7 +16,7 @@ ripened as (
     update holdfast.jobs as job
     set stage = 2, lane = 1, place = ripe.place
     from ripe
-    where job.id = ripe.id
+    where job.id = any (array[ripe.id])
     returning job.queue
 )
 select queue, count(*) as number from ripened group by queue

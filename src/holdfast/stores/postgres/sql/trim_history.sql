@@ -1,6 +1,6 @@
 -- $1 ids, $2 how many attempts to keep of each.
 delete from holdfast.failures
-where seq in (
+where seq = any (array(
     select seq
     from (
         select seq, row_number() over (partition by job order by seq desc) as age
@@ -8,4 +8,4 @@ where seq in (
         where job = any ($1::uuid[])
     ) as attempts
     where age > $2
-)
+))
