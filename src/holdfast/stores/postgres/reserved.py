@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from contextlib import asynccontextmanager
 from typing import TypeVar
 from uuid import UUID
 
@@ -34,109 +35,133 @@ class Reserved:
         self._connect = connect
         self._tell = tell
         self._workers: set[UUID] = set()
+        self._locked: set[UUID] = set()
+        self._is_lost = False
         self._connection: Connection | None = None
         self._turn = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
 
     def holds(self, worker: UUID) -> bool:
-        return worker in self._workers and self._connection is not None
+        return worker in self._locked
 
     async def hold(self, worker: UUID) -> bool:
-        """Take the lock of a worker that registers; False if that can't be done here and now."""
-        async with self._turn:
-            self._workers.add(worker)
-            if self._connection is None:
-                with contextlib.suppress(Exception):
-                    await self._open()
-            elif not await self._lock(self._connection, [worker]):
-                self._workers.discard(worker)
+        """Take the lock of a worker that registers. False if that can't be done here and now; then it is done later."""
+        self._workers.add(worker)
+        await self._try_to_lock()
+        self._look_after()
         return self.holds(worker)
 
     async def let_go(self, worker: UUID) -> None:
-        async with self._turn:
-            self._workers.discard(worker)
-            if self._connection is not None:
-                with contextlib.suppress(Exception):
+        self._workers.discard(worker)
+        with contextlib.suppress(Exception):
+            async with self._using():
+                if worker in self._locked and self._connection is not None:
+                    self._locked.discard(worker)
                     await self._connection.execute("select pg_advisory_unlock(holdfast.lock_of($1))", worker)
                 if not self._workers:
                     await self._close()
 
     async def run(self, work: Callable[[Connection], Awaitable[Result]]) -> Result:
         """Use the connection; NotReserved if there is none."""
-        async with self._turn:
-            connection = self._connection
-            if connection is None:
+        if self._connection is None:
+            raise NotReserved  # whoever is opening one, for however long, is not waited for
+        async with self._using():
+            if self._connection is None:
                 raise NotReserved
-            try:
-                async with asyncio.timeout(_PATIENCE):
-                    return await work(connection)
-            except TimeoutError:
-                connection.terminate()  # it has become useless, and another one will be opened
-                raise
+            return await work(self._connection)
 
     async def close(self) -> None:
+        self._workers.clear()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await task
         async with self._turn:
-            self._workers.clear()
             await self._close()
+
+    @asynccontextmanager
+    async def _using(self) -> AsyncIterator[None]:
+        """Our turn. A connection that is of no use for so long is given up, and another one is opened."""
+        try:
+            async with asyncio.timeout(_PATIENCE), self._turn:
+                yield
+        except TimeoutError:
+            if self._connection is not None:
+                self._connection.terminate()
+            raise
 
     async def _close(self) -> None:
         connection, self._connection = self._connection, None
+        self._locked.clear()
         if connection is not None:
             await connection.close()
+
+    # ── locks ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _try_to_lock(self) -> None:
+        with contextlib.suppress(Exception):
+            async with self._using():
+                if self._connection is None:
+                    await self._open()
+                else:
+                    self._locked |= await _lock(self._connection, self._workers - self._locked)
 
     async def _open(self) -> None:
         connection = await self._connect()
         if connection is None:
             self._workers.clear()
             return
+        try:
+            locked = await _lock(connection, self._workers)
+        except BaseException:
+            connection.terminate()
+            raise
         loop = asyncio.get_running_loop()
-        if not await self._lock(connection, self._workers):
-            await connection.close()
-            return
-        self._connection = connection
 
         def on_loss(_: object) -> None:
             loop.call_soon(self._on_loss, connection)
 
+        self._connection, self._locked = connection, locked
         connection.raw.add_termination_listener(on_loss)
         if connection.raw.is_closed():
             self._on_loss(connection)
 
-    async def _lock(self, connection: Connection, workers: Iterable[UUID]) -> bool:
-        for worker in workers:
-            # A former connection of ours may not have ended yet, on the other side.
-            if not await connection.fetch_value("select pg_try_advisory_lock(holdfast.lock_of($1))", worker):
-                return False
-        return True
-
     def _on_loss(self, connection: Connection) -> None:
         if self._connection is connection:
             self._connection = None
-            if self._task is None:
-                self._task = asyncio.create_task(self._regain())
+            self._locked.clear()
+            self._is_lost = True
+            self._look_after()
+
+    def _look_after(self) -> None:
+        if self._task is None and self._workers - self._locked:
+            self._task = asyncio.create_task(self._regain())
 
     async def _regain(self) -> None:
         try:
-            with contextlib.suppress(Exception):
-                await self._tell(list(self._workers), False)
             pause = 0.05
-            while self._workers and self._connection is None:
-                with contextlib.suppress(Exception):
-                    async with self._turn:
-                        await self._open()
-                if self._connection is None:
+            while self._workers - self._locked:
+                if self._is_lost:
+                    self._is_lost = False
+                    with contextlib.suppress(Exception):
+                        await self._tell(list(self._workers), False)
+                await self._try_to_lock()
+                if self._workers - self._locked:
                     await asyncio.sleep(pause * random.uniform(0.5, 1.5))
                     pause = min(pause * 2, _LONGEST_PAUSE)
-            if self._workers:
+            if self._locked:
                 with contextlib.suppress(Exception):
-                    await self._tell(list(self._workers), True)
+                    await self._tell(list(self._locked), True)
         finally:
             self._task = None
+            self._look_after()
+
+
+async def _lock(connection: Connection, workers: Iterable[UUID]) -> set[UUID]:
+    """Those whose lock was free: a former connection of ours may not have ended yet, on the other side."""
+    sql = "select pg_try_advisory_lock(holdfast.lock_of($1))"
+    return {worker for worker in list(workers) if await connection.fetch_value(sql, worker)}
 
 
 class NotReserved(Exception):
