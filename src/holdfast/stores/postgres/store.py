@@ -294,8 +294,6 @@ class PostgresStore:
 
     async def register(self, worker: NewWorker) -> None:
         office = await self._offices.here()
-        is_locked = await office.own(office.reserved.hold(worker.id))
-
         self._beating.forget(worker.id)
 
         async def work(it: Transaction) -> None:
@@ -305,9 +303,13 @@ class PostgresStore:
             if orphans:
                 await it.save(decisions.rescue(orphans, it.now))
             values = (worker.id, worker.name, worker.host, worker.pid, list(worker.queues))
-            await it.fetch("register", *values, it.given_now, is_locked)
+            await it.fetch("register", *values, it.given_now, office.reserved.holds(worker.id))
 
-        await self._transact(work)
+        async def whole() -> None:
+            await office.reserved.hold(worker.id)
+            await office.transact(work)
+
+        await office.own(whole())
 
     async def beat(self, worker: UUID, held: Held) -> Beaten:
         office = await self._offices.here()
@@ -345,9 +347,7 @@ class PostgresStore:
             await settle_carefully(it, settlements)
             return await self._rescue(it, [worker])
 
-        rescued = await self._transact(work)
-        await self._let_go(worker)
-        return rescued
+        return await self._part_from(worker, work)
 
     async def _rescue(self, it: Transaction, dead: Sequence[UUID]) -> list[UUID]:
         """Take over what dead workers hold, whose rows are locked; at most a batch."""
@@ -367,14 +367,19 @@ class PostgresStore:
             await it.fetch("depart", worker)
             return [job.id for job in held]
 
-        released = await self._transact(work)
         self._beating.forget(worker)
-        await self._let_go(worker)
-        return released
+        return await self._part_from(worker, work)
 
-    async def _let_go(self, worker: UUID) -> None:
+    async def _part_from(self, worker: UUID, work: Callable[[Transaction], Awaitable[list[UUID]]]) -> list[UUID]:
+        """Do something after which this worker is no more, so that its lock is not needed either."""
         office = await self._offices.here()
-        await office.own(office.reserved.let_go(worker))
+
+        async def whole() -> list[UUID]:
+            ids = await office.transact(work)
+            await office.reserved.let_go(worker)
+            return ids
+
+        return await office.own(whole())
 
     async def workers(self) -> list[WorkerRecord]:
         return [rows.worker(row) for row in await self._fetch(statement("workers"))]
