@@ -11,13 +11,17 @@ import sys
 import textwrap
 import threading
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
+import psycopg
 
 from holdfast.ids import Ids
 from holdfast.lifecycle import Complete
-from holdfast.store import HintKind, NewWorker, Settlement
+from holdfast.store import HintKind, NewWorker, Settlement, Store
+from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.sqlite import SqliteStore
 
 PATIENCE = 60.0
@@ -28,6 +32,7 @@ FORKING_IS_MEANT = "ignore:This process:DeprecationWarning"
 
 APP = """
 import os, signal, sys, threading
+from urllib.parse import urlsplit
 from holdfast import Holdfast, JobCancelled, Queue, QueueFull, ResultTimeout
 
 hf = Holdfast(sys.argv[1], queues=[Queue("narrow", bound=1)])
@@ -37,19 +42,100 @@ def echo(n: int) -> int:
     return n
 
 idle = echo.options(queue="idle")  # nobody works there
+
+def held():
+    "What this process has open of the database: files or sockets. The folder of bells is not one: it has no lock."
+    links = []
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            links.append(os.readlink(f"/proc/self/fd/{fd}"))
+        except OSError:
+            pass  # the one that lists them
+    if sys.argv[1].startswith("sqlite"):
+        return [link for link in links if "jobs.db" in link and not link.endswith("-bells")]
+    port = f":{urlsplit(sys.argv[1]).port:04X}"
+    with open("/proc/self/net/tcp") as table:
+        ours = {f"socket:[{row[9]}]" for row in map(str.split, table) if row[2].endswith(port)}
+    return [link for link in links if link in ours]
+
+def ears():
+    "Those who wait to be told of changes."
+    if sys.argv[1].startswith("sqlite"):
+        bells = f"{sys.argv[1].removeprefix('sqlite:///')}-bells"
+        return os.listdir(bells) if os.path.isdir(bells) else []
+    import psycopg
+    with psycopg.connect(sys.argv[1]) as connection:
+        listening = "datname = current_database() and query ilike 'listen %'"
+        return connection.execute(f"select pid from pg_stat_activity where {listening}").fetchall()
 """
 
 
-def url(database: Path) -> str:
-    return f"sqlite:///{database}"
+class Database(Protocol):
+    """Where the jobs of a test are."""
+
+    @property
+    def url(self) -> str: ...
+    @property
+    def folder(self) -> Path:
+        """For the files of the test."""
+        ...
+
+    def stored(self) -> list[int]:
+        """The arguments of all jobs, sorted. The database must be sound."""
+        ...
+
+    def make_store(self) -> Store: ...
 
 
-def run(database: Path, program: str, *, prologue: str = "") -> str:
+@dataclass(frozen=True)
+class SqliteDatabase:
+    """A file `jobs.db`, which need not exist yet."""
+
+    folder: Path
+
+    @property
+    def path(self) -> Path:
+        return self.folder / "jobs.db"
+
+    @property
+    def url(self) -> str:
+        return f"sqlite:///{self.path}"
+
+    def stored(self) -> list[int]:
+        with contextlib.closing(sqlite3.connect(self.path)) as connection:
+            assert connection.execute("pragma integrity_check").fetchall() == [("ok",)]
+            rows = connection.execute("select args from holdfast_jobs").fetchall()
+        return _numbers(rows)
+
+    def make_store(self) -> Store:
+        return SqliteStore(self.path)
+
+
+@dataclass(frozen=True)
+class PostgresDatabase:
+    """A database that may be empty yet."""
+
+    folder: Path
+    url: str
+
+    def stored(self) -> list[int]:
+        with psycopg.connect(self.url) as connection:
+            return _numbers(connection.execute("select args from holdfast.jobs").fetchall())
+
+    def make_store(self) -> Store:
+        return PostgresStore(self.url)
+
+
+def _numbers(rows: list[tuple[str]]) -> list[int]:
+    return sorted(int(msgspec.json.decode(args)["n"]) for (args,) in rows)
+
+
+def run(database: Database, program: str, *, prologue: str = "") -> str:
     """Run a program that has an app, and return what it printed. It must end well and complain of nothing."""
-    script = database.with_name("program.py")
+    script = database.folder / "program.py"
     script.write_text(f"{prologue}\n{APP}\n{textwrap.dedent(program)}")
     done = subprocess.run(
-        [sys.executable, f"-W{FORKING_IS_MEANT}", str(script), url(database)],
+        [sys.executable, f"-W{FORKING_IS_MEANT}", str(script), database.url],
         capture_output=True,
         text=True,
         timeout=PATIENCE,
@@ -60,16 +146,8 @@ def run(database: Path, program: str, *, prologue: str = "") -> str:
     return done.stdout
 
 
-def stored(database: Path) -> list[int]:
-    """The arguments of all jobs in the file, sorted. The file must be sound."""
-    with contextlib.closing(sqlite3.connect(database)) as connection:
-        assert connection.execute("pragma integrity_check").fetchall() == [("ok",)]
-        rows = connection.execute("select args from holdfast_jobs").fetchall()
-    return sorted(int(msgspec.json.decode(args)["n"]) for (args,) in rows)
-
-
 @contextlib.contextmanager
-def finisher(database: Path) -> Iterator[None]:
+def finisher(database: Database) -> Iterator[None]:
     """Somebody in this process who does the jobs of the default queue: the result is the argument."""
     started, stop = threading.Event(), threading.Event()
     thread = threading.Thread(target=lambda: asyncio.run(_finish(database, started, stop)))
@@ -83,8 +161,8 @@ def finisher(database: Path) -> Iterator[None]:
         assert not thread.is_alive()
 
 
-async def _finish(database: Path, started: threading.Event, stop: threading.Event) -> None:
-    store, ids = SqliteStore(database), Ids()
+async def _finish(database: Database, started: threading.Event, stop: threading.Event) -> None:
+    store, ids = database.make_store(), Ids()
     worker = ids.make()
     await store.register(NewWorker(worker, "finisher"))
     async with store.changes([HintKind.WORK]) as hints:

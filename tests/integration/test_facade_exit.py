@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import pytest
 
-from tests.integration.facade import finisher, run, stored
+from tests.integration.facade import Database, finisher, run
 
 ENDS = {
     "an enqueue": "idle.enqueue(1)",
@@ -108,14 +107,13 @@ ENDS = {
 
 
 @pytest.mark.parametrize("program", ENDS.values(), ids=ENDS.keys())
-def test_a_program_ends_in_silence_after(tmp_path: Path, program: str) -> None:
+def test_a_program_ends_in_silence_after(database: Database, program: str) -> None:
     started = time.monotonic()
-    run(tmp_path / "jobs.db", program)
+    run(database, program)
     assert time.monotonic() - started < 20, "something was waited for"
 
 
-def test_a_thread_gets_its_result_while_the_main_thread_has_ended(tmp_path: Path) -> None:
-    database = tmp_path / "jobs.db"
+def test_a_thread_gets_its_result_while_the_main_thread_has_ended(database: Database) -> None:
     program = """
         def work():
             threading.main_thread().join()
@@ -125,12 +123,11 @@ def test_a_thread_gets_its_result_while_the_main_thread_has_ended(tmp_path: Path
     """
     with finisher(database):
         assert run(database, program) == "1\n"
-    assert stored(database) == [1]
+    assert database.stored() == [1]
 
 
-def test_close_waits_for_what_is_under_way(tmp_path: Path) -> None:
+def test_close_waits_for_what_is_under_way(database: Database) -> None:
     """What was acknowledged or not, whoever was enqueuing when the app was closed gets an answer that is true."""
-    database = tmp_path / "jobs.db"
     program = """
         from concurrent.futures import ThreadPoolExecutor
         with ThreadPoolExecutor(20) as threads:
@@ -139,11 +136,10 @@ def test_close_waits_for_what_is_under_way(tmp_path: Path) -> None:
             assert len({each.result().id for each in jobs}) == 100
     """
     run(database, program)
-    assert stored(database) == list(range(100))
+    assert database.stored() == list(range(100))
 
 
-def test_two_loops_use_one_app_at_the_same_time(tmp_path: Path) -> None:
-    database = tmp_path / "jobs.db"
+def test_two_loops_use_one_app_at_the_same_time(database: Database) -> None:
     program = """
         import asyncio
         together = threading.Barrier(3)
@@ -168,4 +164,4 @@ def test_two_loops_use_one_app_at_the_same_time(tmp_path: Path) -> None:
     """
     with finisher(database):
         run(database, program)
-    assert stored(database) == [*range(20), *range(100, 120), 200]
+    assert database.stored() == [*range(20), *range(100, 120), 200]

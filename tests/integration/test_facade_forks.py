@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from tests.integration.facade import Database, finisher, run
 
-from tests.integration.facade import finisher, run, stored
-
-FILES = """
-def files():
-    "The files of the database that this process has open. The folder of the bells is not one: it carries no lock."
-    links = []
-    for fd in os.listdir("/proc/self/fd"):
-        try:
-            links.append(os.readlink(f"/proc/self/fd/{fd}"))
-        except OSError:
-            pass  # the one that lists them
-    return [link for link in links if "jobs.db" in link and not link.endswith("-bells")]
-
+FORKING = """
 def forked(function):
     "Run a function in a child that ends like any program."
     child = os.fork()
@@ -36,8 +24,7 @@ def join(*children):
 """
 
 
-def test_forks_in_the_middle_of_heavy_use_lose_and_double_nothing(tmp_path: Path) -> None:
-    database = tmp_path / "jobs.db"
+def test_forks_in_the_middle_of_heavy_use_lose_and_double_nothing(database: Database) -> None:
     program = """
         import itertools, time
         stop = threading.Event()
@@ -68,33 +55,32 @@ def test_forks_in_the_middle_of_heavy_use_lose_and_double_nothing(tmp_path: Path
             thread.join()
         print(*sent)
     """
-    sent = [int(count) for count in run(database, program, prologue=FILES).split()]
+    sent = [int(count) for count in run(database, program, prologue=FORKING).split()]
     by_parent = [1_000_000 * index + n for index, count in enumerate(sent) for n in range(count)]
     by_children = [100_000_000 + 1000 * index + n for index in range(12) for n in range(25)]
-    assert stored(database) == by_parent + by_children
+    assert database.stored() == by_parent + by_children
 
 
-def test_a_child_has_nothing_of_its_parents_open(tmp_path: Path) -> None:
+def test_a_child_has_nothing_of_its_parents_open(database: Database) -> None:
     """A lock file that it shares would keep a killed parent's lock; a connection keeps SQLite from locking at all."""
     program = """
         job = echo.enqueue(1)
         assert job.state() == "pending" and hf.jobs.count() == 1
         waiter = threading.Thread(target=job.result, daemon=True)
         waiter.start()
-        assert files()
+        assert held()
 
         def child():
-            assert not files(), files()
+            assert not held(), held()
 
         join(forked(child))
         assert job.state() == "pending"
     """
-    run(tmp_path / "jobs.db", program, prologue=FILES)
+    run(database, program, prologue=FORKING)
 
 
-def test_what_a_child_commits_survives_the_close_of_its_parent(tmp_path: Path) -> None:
+def test_what_a_child_commits_survives_the_close_of_its_parent(database: Database) -> None:
     """Whoever closes a SQLite file last deletes its log: the child must hold a lock of its own that says "not last"."""
-    database = tmp_path / "jobs.db"
     program = """
         from_child, to_parent = os.pipe()
         from_parent, to_child = os.pipe()
@@ -113,12 +99,11 @@ def test_what_a_child_commits_survives_the_close_of_its_parent(tmp_path: Path) -
         os.write(to_child, b"x")
         join(running)
     """
-    run(database, program, prologue=FILES)
-    assert stored(database) == list(range(50))
+    run(database, program, prologue=FORKING)
+    assert database.stored() == list(range(50))
 
 
-def test_preloaded_workers_and_their_children_enqueue(tmp_path: Path) -> None:
-    database = tmp_path / "jobs.db"
+def test_preloaded_workers_and_their_children_enqueue(database: Database) -> None:
     program = """
         echo.enqueue(0)
 
@@ -130,20 +115,19 @@ def test_preloaded_workers_and_their_children_enqueue(tmp_path: Path) -> None:
             join(forked(lambda: grandchild(first + 500)))
 
         def grandchild(first):
-            assert not files(), files()
+            assert not held(), held()
             hf.enqueue_many([echo.call(n) for n in range(first, first + 10)])
 
         join(*[forked(lambda: worker(index)) for index in range(1, 5)])
     """
-    run(database, program, prologue=FILES)
+    run(database, program, prologue=FORKING)
     expected = [0]
     for index in range(1, 5):
         expected += [1000 * index + n for n in range(201)] + [1000 * index + 500 + n for n in range(10)]
-    assert stored(database) == expected
+    assert database.stored() == expected
 
 
-def test_a_pool_of_forked_processes_enqueues(tmp_path: Path) -> None:
-    database = tmp_path / "jobs.db"
+def test_a_pool_of_forked_processes_enqueues(database: Database) -> None:
     program = """
         import multiprocessing
 
@@ -156,12 +140,11 @@ def test_a_pool_of_forked_processes_enqueues(tmp_path: Path) -> None:
             assert len(set(ids)) == 200
     """
     run(database, program)
-    assert stored(database) == list(range(201))
+    assert database.stored() == list(range(201))
 
 
-def test_a_fork_while_others_wait_for_results_disturbs_neither_side(tmp_path: Path) -> None:
+def test_a_fork_while_others_wait_for_results_disturbs_neither_side(database: Database) -> None:
     """The child has copies of the waiting coroutines. It must neither run their ends nor complain about them."""
-    database = tmp_path / "jobs.db"
     program = """
         import gc, time
         results = []
@@ -176,10 +159,9 @@ def test_a_fork_while_others_wait_for_results_disturbs_neither_side(tmp_path: Pa
         threads = [threading.Thread(target=wait) for _ in range(10)]
         for thread in threads:
             thread.start()
-        bells = f"{sys.argv[1].removeprefix('sqlite:///')}-bells"
-        while not os.path.isdir(bells) or not os.listdir(bells):
+        while not ears():
             time.sleep(0.001)
-        shown = os.listdir(bells)
+        shown = ears()
 
         def child():
             gc.collect()
@@ -188,18 +170,17 @@ def test_a_fork_while_others_wait_for_results_disturbs_neither_side(tmp_path: Pa
             gc.collect()
 
         join(forked(child), forked(child), forked(lambda: None), forked(hf.close))
-        assert os.listdir(bells) == shown
+        assert ears() == shown
         job.cancel()
         for thread in threads:
             thread.join()
         assert results == ["cancelled"] * 10
     """
-    run(database, program, prologue=FILES)
-    assert stored(database) == [1, 2, 2]
+    run(database, program, prologue=FORKING)
+    assert database.stored() == [1, 2, 2]
 
 
-def test_a_child_waits_for_results_of_its_own(tmp_path: Path) -> None:
-    database = tmp_path / "jobs.db"
+def test_a_child_waits_for_results_of_its_own(database: Database) -> None:
     program = """
         def child():
             assert [echo.enqueue(n).result("30s") for n in range(5)] == list(range(5))
@@ -209,4 +190,4 @@ def test_a_child_waits_for_results_of_its_own(tmp_path: Path) -> None:
         assert echo.enqueue(8).result("30s") == 8
     """
     with finisher(database):
-        run(database, program, prologue=FILES)
+        run(database, program, prologue=FORKING)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from tests.integration.facade import finisher, run, stored
+from tests.integration.facade import Database, finisher, run
 
 PATCH = "from gevent import monkey; monkey.patch_all()"
 IMPORT_THEN_PATCH = f"""
@@ -49,8 +47,7 @@ patched = pytest.mark.parametrize("prologue", [PATCH, IMPORT_THEN_PATCH, USE_THE
 
 
 @patched
-def test_a_hundred_greenlets_enqueue_and_wait_at_once(tmp_path: Path, prologue: str) -> None:
-    database = tmp_path / "jobs.db"
+def test_a_hundred_greenlets_enqueue_and_wait_at_once(database: Database, prologue: str) -> None:
     program = f"""
         {TICKER.replace(chr(10), chr(10) + " " * 8)}
         def one(n):
@@ -68,11 +65,11 @@ def test_a_hundred_greenlets_enqueue_and_wait_at_once(tmp_path: Path, prologue: 
     """
     with finisher(database):
         run(database, program, prologue=prologue)
-    assert stored(database) == list(range(200))
+    assert database.stored() == list(range(200))
 
 
 @patched
-def test_the_hub_runs_while_a_greenlet_waits(tmp_path: Path, prologue: str) -> None:
+def test_the_hub_runs_while_a_greenlet_waits(database: Database, prologue: str) -> None:
     """Each wait here ends only because another greenlet of the same thread does something."""
     program = f"""
         {TICKER.replace(chr(10), chr(10) + " " * 8)}
@@ -94,10 +91,10 @@ def test_the_hub_runs_while_a_greenlet_waits(tmp_path: Path, prologue: str) -> N
     """
     # The greenlet's own report of the expected error is not of interest.
     quiet = "\nimport gevent; gevent.get_hub().NOT_ERROR += (Exception,)\n"
-    run(tmp_path / "jobs.db", program, prologue=prologue + quiet)
+    run(database, program, prologue=prologue + quiet)
 
 
-def test_a_wait_ends_with_a_timeout_a_kill_or_an_interrupt_of_its_greenlet(tmp_path: Path) -> None:
+def test_a_wait_ends_with_a_timeout_a_kill_or_an_interrupt_of_its_greenlet(database: Database) -> None:
     program = f"""
         {TICKER.replace(chr(10), chr(10) + " " * 8)}
         job = idle.enqueue(1)
@@ -126,11 +123,11 @@ def test_a_wait_ends_with_a_timeout_a_kill_or_an_interrupt_of_its_greenlet(tmp_p
             raise AssertionError
         assert job.state() == "pending"
     """
-    run(tmp_path / "jobs.db", program, prologue=PATCH)
+    run(database, program, prologue=PATCH)
 
 
 @patched
-def test_the_loop_runs_in_a_native_thread_without_gevent(tmp_path: Path, prologue: str) -> None:
+def test_the_loop_runs_in_a_native_thread_without_gevent(database: Database, prologue: str) -> None:
     program = """
         import asyncio, _socket
         from gevent._hub_local import get_hub_if_exists
@@ -145,21 +142,21 @@ def test_the_loop_runs_in_a_native_thread_without_gevent(tmp_path: Path, prologu
         assert thread != native_id()
         assert (selector, alarm, hub) == ("selectors", _socket.socket, None), (selector, alarm, hub)
     """
-    run(tmp_path / "jobs.db", program, prologue=prologue)
+    run(database, program, prologue=prologue)
 
 
-def test_native_threads_beside_the_hub_may_call_too(tmp_path: Path) -> None:
+def test_native_threads_beside_the_hub_may_call_too(database: Database) -> None:
     program = """
         import gevent
         pool = gevent.get_hub().threadpool
         jobs = [pool.spawn(idle.enqueue, n) for n in range(20)]
         assert len({job.get().id for job in jobs}) == 20
     """
-    run(tmp_path / "jobs.db", program, prologue=PATCH)
-    assert stored(tmp_path / "jobs.db") == list(range(20))
+    run(database, program, prologue=PATCH)
+    assert database.stored() == list(range(20))
 
 
-def test_more_open_files_than_select_can_watch(tmp_path: Path) -> None:
+def test_more_open_files_than_select_can_watch(database: Database) -> None:
     program = """
         import resource
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -168,11 +165,10 @@ def test_more_open_files_than_select_can_watch(tmp_path: Path) -> None:
         assert held[-1] >= 1024
         assert idle.enqueue(1).state() == "pending"
     """
-    run(tmp_path / "jobs.db", program, prologue=PATCH)
+    run(database, program, prologue=PATCH)
 
 
-def test_a_forked_child_under_gevent_goes_on_by_itself(tmp_path: Path) -> None:
-    database = tmp_path / "jobs.db"
+def test_a_forked_child_under_gevent_goes_on_by_itself(database: Database) -> None:
     program = """
         import gevent
         echo.enqueue(0)
@@ -184,4 +180,4 @@ def test_a_forked_child_under_gevent_goes_on_by_itself(tmp_path: Path) -> None:
             assert os.waitpid(child, 0)[1] == 0
     """
     run(database, program, prologue=PATCH)
-    assert stored(database) == list(range(201))
+    assert database.stored() == list(range(201))

@@ -15,17 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.integration.facade import PATIENCE, finisher, stored, url
+from tests.integration.facade import PATIENCE, Database, finisher
 
 WORKERS = 3
 PATHS = [f"/result/{n}" for n in range(60)] + [f"/id/{n}" for n in range(60, 120)]
 
 
 @pytest.mark.parametrize("kind", ["sync", "gthread", "gevent"])
-def test_preloaded_workers_serve_requests(tmp_path: Path, kind: str) -> None:
-    database = tmp_path / "jobs.db"
+def test_preloaded_workers_serve_requests(database: Database, kind: str) -> None:
     with socket.create_server(("127.0.0.1", 0), backlog=256) as listener, finisher(database):
-        log = tmp_path / "log"
+        log = database.folder / "log"
         with log.open("wb") as output:
             server = _serve(kind, database, listener, output.fileno())
         try:
@@ -44,10 +43,10 @@ def test_preloaded_workers_serve_requests(tmp_path: Path, kind: str) -> None:
     assert server.pid not in {pid for pid, _ in answers}
     assert results[:60] == [str(n) for n in range(60)]
     assert len(set(results[60:])) == 60
-    assert stored(database) == [-server.pid, *range(120)]
+    assert database.stored() == [-server.pid, *range(120)]
 
 
-def _serve(kind: str, database: Path, listener: socket.socket, output: int) -> subprocess.Popen[bytes]:
+def _serve(kind: str, database: Database, listener: socket.socket, output: int) -> subprocess.Popen[bytes]:
     options = [
         "--preload",
         f"--workers={WORKERS}",
@@ -60,7 +59,7 @@ def _serve(kind: str, database: Path, listener: socket.socket, output: int) -> s
     return subprocess.Popen(
         [sys.executable, "-m", "gunicorn", *options, "--no-control-socket", "tests.integration.facade_wsgi"],
         cwd=Path(__file__).parents[2],
-        env={**os.environ, "HOLDFAST_URL": url(database)},
+        env={**os.environ, "HOLDFAST_URL": database.url},
         pass_fds=[listener.fileno()],
         stdout=output,
         stderr=output,

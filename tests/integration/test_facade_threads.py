@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 from holdfast import Holdfast
-from tests.integration.facade import finisher, run, stored, url
+from tests.integration.facade import Database, finisher, run
 
 
-def test_fifty_threads_enqueue_and_wait_at_once(tmp_path: Path) -> None:
-    database = tmp_path / "jobs.db"
-    hf = Holdfast(url(database))
+def test_fifty_threads_enqueue_and_wait_at_once(database: Database) -> None:
+    hf = Holdfast(database.url)
 
     @hf.task
     def echo(n: int) -> int:
@@ -24,11 +22,10 @@ def test_fifty_threads_enqueue_and_wait_at_once(tmp_path: Path) -> None:
     with finisher(database), ThreadPoolExecutor(50) as threads:
         results = list(threads.map(some, range(0, 250, 5)))
     hf.close()
-    assert [n for several in results for n in several] == list(range(250)) == stored(database)
+    assert [n for several in results for n in several] == list(range(250)) == database.stored()
 
 
-def test_closing_again_and_again_disturbs_nobody(tmp_path: Path) -> None:
-    database = tmp_path / "jobs.db"
+def test_closing_again_and_again_disturbs_nobody(database: Database) -> None:
     program = """
         from concurrent.futures import ThreadPoolExecutor
         def several(first):
@@ -42,20 +39,20 @@ def test_closing_again_and_again_disturbs_nobody(tmp_path: Path) -> None:
     """
     with finisher(database):
         run(database, program)
-    assert stored(database) == list(range(100))
+    assert database.stored() == list(range(100))
 
 
-def test_a_closed_app_keeps_no_thread_and_no_file(tmp_path: Path) -> None:
+def test_a_closed_app_keeps_no_thread_and_no_file(database: Database) -> None:
     program = """
         import time
-        def held():
-            links = []
-            for fd in os.listdir("/proc/self/fd"):
-                try:
-                    links.append(os.readlink(f"/proc/self/fd/{fd}"))
-                except OSError:
-                    pass  # the one that lists them
-            return [link for link in links if "jobs.db" in link or "eventpoll" in link]
+        def loops():
+            return [fd for fd in os.listdir("/proc/self/fd") if "eventpoll" in link(fd)]
+
+        def link(fd):
+            try:
+                return os.readlink(f"/proc/self/fd/{fd}")
+            except OSError:
+                return ""  # the one that lists them
 
         for _ in range(3):
             job = idle.enqueue(1)
@@ -65,16 +62,15 @@ def test_a_closed_app_keeps_no_thread_and_no_file(tmp_path: Path) -> None:
                 pass
             hf.close()
         deadline = time.monotonic() + 30
-        while held() or len(os.listdir("/proc/self/task")) > 1:
-            assert time.monotonic() < deadline, (held(), os.listdir("/proc/self/task"))
+        while held() or loops() or len(os.listdir("/proc/self/task")) > 1:
+            assert time.monotonic() < deadline, (held(), loops(), os.listdir("/proc/self/task"))
             time.sleep(0.01)
         assert idle.enqueue(2).state() == "pending"
     """
-    run(tmp_path / "jobs.db", program)
+    run(database, program)
 
 
-def test_an_interrupted_wait_returns_at_once_and_the_app_stays_usable(tmp_path: Path) -> None:
-    database = tmp_path / "jobs.db"
+def test_an_interrupted_wait_returns_at_once_and_the_app_stays_usable(database: Database) -> None:
     program = """
         import time
         main = threading.get_ident()
@@ -116,7 +112,7 @@ def test_an_interrupted_wait_returns_at_once_and_the_app_stays_usable(tmp_path: 
         run(database, program)
 
 
-def test_a_signal_handler_may_enqueue(tmp_path: Path) -> None:
+def test_a_signal_handler_may_enqueue(database: Database) -> None:
     program = """
         got = []
         signal.signal(signal.SIGALRM, lambda *_: got.append(idle.enqueue(len(got))))
@@ -127,10 +123,10 @@ def test_a_signal_handler_may_enqueue(tmp_path: Path) -> None:
             n += 1
         signal.setitimer(signal.ITIMER_REAL, 0)
     """
-    run(tmp_path / "jobs.db", program)
+    run(database, program)
 
 
-def test_an_exit_raised_in_one_call_reaches_its_caller_only(tmp_path: Path) -> None:
+def test_an_exit_raised_in_one_call_reaches_its_caller_only(database: Database) -> None:
     program = """
         async def leave():
             raise SystemExit(3)
@@ -148,10 +144,10 @@ def test_an_exit_raised_in_one_call_reaches_its_caller_only(tmp_path: Path) -> N
         assert idle.enqueue(2).state() == "pending"
         assert thread.is_alive()
     """
-    run(tmp_path / "jobs.db", program)
+    run(database, program)
 
 
-def test_without_files_to_open_a_call_fails_and_a_later_one_works(tmp_path: Path) -> None:
+def test_without_files_to_open_a_call_fails_and_a_later_one_works(database: Database) -> None:
     program = """
         import resource
         sys.unraisablehook = lambda *_: None  # asyncio is unhappy about its half-made loop
@@ -167,10 +163,10 @@ def test_without_files_to_open_a_call_fails_and_a_later_one_works(tmp_path: Path
         assert "open files" in str(refusal), refusal
         assert idle.enqueue(2).state() == "pending"
     """
-    run(tmp_path / "jobs.db", program)
+    run(database, program)
 
 
-def test_a_wait_that_outlives_a_close_leaves_nothing_open(tmp_path: Path) -> None:
+def test_a_wait_that_outlives_a_close_leaves_nothing_open(database: Database) -> None:
     program = """
         import time
         job = idle.enqueue(1)
@@ -183,7 +179,7 @@ def test_a_wait_that_outlives_a_close_leaves_nothing_open(tmp_path: Path) -> Non
 
         waiter = threading.Thread(target=wait)
         waiter.start()
-        while not os.path.isdir(sys.argv[1].removeprefix("sqlite:///") + "-bells"):
+        while not ears():
             time.sleep(0.001)
         hf.close()
         waiter.join()
@@ -193,10 +189,10 @@ def test_a_wait_that_outlives_a_close_leaves_nothing_open(tmp_path: Path) -> Non
             assert time.monotonic() < deadline, os.listdir("/proc/self/task")
             time.sleep(0.01)
     """
-    run(tmp_path / "jobs.db", program)
+    run(database, program)
 
 
-def test_what_makes_the_calls_runs_in_the_callers_thread(tmp_path: Path) -> None:
+def test_what_makes_the_calls_runs_in_the_callers_thread(database: Database) -> None:
     program = """
         def calls():
             assert threading.current_thread() is threading.main_thread()
@@ -204,4 +200,4 @@ def test_what_makes_the_calls_runs_in_the_callers_thread(tmp_path: Path) -> None
 
         assert len(hf.enqueue_many(calls())) == 1
     """
-    run(tmp_path / "jobs.db", program)
+    run(database, program)

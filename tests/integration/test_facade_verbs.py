@@ -14,7 +14,6 @@ import pytest
 from holdfast import Holdfast, Job, RunningLoop
 from holdfast.ids import Ids
 from holdfast.task import Prepared, Task
-from tests.integration.facade import url
 
 ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "Dead.discard": ((), {"everything": True}),
@@ -43,7 +42,7 @@ WITHOUT_IO = {
 
 def make_app(database: Path) -> tuple[Holdfast, dict[str, Any]]:
     """An app, and everything that has verbs, by the name of its class."""
-    hf = Holdfast(url(database))
+    hf = Holdfast(f"sqlite:///{database}")
 
     @hf.task
     def echo(n: int) -> int:

@@ -82,7 +82,7 @@ class Branch:
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(pause * 2, _LONGEST_PAUSE)
 
-    async def close(self) -> None:
+    async def finish(self) -> None:
+        """Wait until everything that was begun has come to its end."""
         while self._tasks:
             await asyncio.wait(self._tasks)
-        await self.pool.close()

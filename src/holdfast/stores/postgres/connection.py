@@ -14,6 +14,7 @@ from typing import Any, Final
 import asyncpg
 
 from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.connecting import connect_raw
 from holdfast.stores.postgres.faults import Fault, NoConnection, NotCommitted, judge
 
 Record = asyncpg.Record
@@ -117,18 +118,6 @@ async def connect(address: Address, *, is_pooled: bool, is_watched: bool = False
             raise NoConnection from error
         raise
     return Connection(raw, is_pooled=is_pooled, timeout=address.statement_timeout)
-
-
-async def connect_raw(address: Address, statement_cache: int) -> asyncpg.Connection[Record]:
-    try:
-        return await asyncpg.connect(
-            address.url,
-            timeout=address.connect_timeout,
-            statement_cache_size=statement_cache,
-            server_settings=None if "application_name=" in address.url else {"application_name": "holdfast"},
-        )
-    except Exception as error:
-        raise NoConnection from error
 
 
 async def is_behind_a_pooler(raw: asyncpg.Connection[Record]) -> bool:

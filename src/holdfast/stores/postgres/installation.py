@@ -8,7 +8,8 @@ from contextlib import asynccontextmanager, suppress
 from holdfast.installation import Finding, Report, Severity, Step, judge_schema, sorted_findings
 from holdfast.stores.postgres import catalog
 from holdfast.stores.postgres.address import Address
-from holdfast.stores.postgres.connection import connect_raw, is_behind_a_pooler
+from holdfast.stores.postgres.connecting import connect_raw
+from holdfast.stores.postgres.connection import is_behind_a_pooler
 from holdfast.stores.postgres.faults import translate
 from holdfast.stores.postgres.migrate import Migration, Raw, applied, migrate, shipped_migrations
 from holdfast.stores.postgres.script import script

@@ -16,10 +16,12 @@ from holdfast.clock import Clock
 from holdfast.moment import to_microseconds
 from holdfast.store import Hint
 from holdfast.stores.hints import HintHub
+from holdfast.stores.postgres import inherited
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.admission import Admission
 from holdfast.stores.postgres.branch import PATIENCE, Branch
-from holdfast.stores.postgres.connection import Connection, Record, connect, connect_raw, is_behind_a_pooler
+from holdfast.stores.postgres.connecting import connect_raw
+from holdfast.stores.postgres.connection import Connection, Record, connect, is_behind_a_pooler
 from holdfast.stores.postgres.enqueuing import Enqueuing
 from holdfast.stores.postgres.faults import Fault, judge, translate
 from holdfast.stores.postgres.floors import Floors
@@ -36,6 +38,8 @@ Result = TypeVar("Result")
 
 _WHERE: Final = "PostgreSQL"
 """What messages call the database."""
+_PATIENCE: Final = 5.0
+"""Seconds that a loop in another thread is given to close its connections."""
 
 
 class Office(Branch):
@@ -90,12 +94,14 @@ class Office(Branch):
         await self.fetch(statement("tell_lock"), workers, is_held, self.microseconds)
 
     async def close(self) -> None:
+        """Finish what is under way, and let go of everything. Doing it once more does no harm."""
         await self.enqueuing.drain()
         await self.settling.drain()
+        await self.finish()
         await self.messenger.drain()
         await self.listener.stop()
         await self.reserved.close()
-        await super().close()
+        await self.pool.close()
 
 
 class Offices:
@@ -174,7 +180,8 @@ class Offices:
         office = self._of_loops.get(loop)
         if office is None:
             with self._lock:
-                _abandoned.extend(self._of_loops.pop(other) for other in list(self._of_loops) if other.is_closed())
+                for other in [each for each in self._of_loops if each.is_closed()]:
+                    inherited.leave_behind(other, self._of_loops.pop(other))
                 office = self._of_loops[loop] = Office(self, Pool(self._connect, self.address.pool_size))
             office.keeper = self._keep(loop, office)
             await anext(office.keeper)
@@ -187,7 +194,7 @@ class Offices:
         finally:
             if self._of_loops.get(loop) is office:
                 del self._of_loops[loop]
-                await office.close()
+            await office.close()
 
     async def _connect(self) -> Connection:
         return await connect(self.address, is_pooled=self._is_pooled)
@@ -201,26 +208,34 @@ class Offices:
     async def close(self) -> None:
         here = asyncio.get_running_loop()
         with self._lock:
-            offices, self._of_loops = self._of_loops, {}
             self._opening = {}
+            # A loop that is at rest closes its office when it comes to its end.
+            closing = [loop for loop in self._of_loops if loop is here or loop.is_running() or loop.is_closed()]
+            offices = {loop: self._of_loops.pop(loop) for loop in closing}
         for loop, office in offices.items():
             if loop is here:
                 await office.close()
-            elif loop.is_running():
-                future = asyncio.run_coroutine_threadsafe(office.close(), loop)
-                with contextlib.suppress(Exception):
-                    await asyncio.wait_for(asyncio.wrap_future(future), 5)
-            # The connections of a loop that runs no more have gone with it.
+            elif loop.is_closed():
+                inherited.leave_behind(loop, office)
+            else:
+                await _close_elsewhere(loop, office)
 
     def abandon(self) -> None:
         """In a forked child: what is open is the parent's."""
-        _abandoned.append(self._of_loops)
+        inherited.leave_to_parent(self._of_loops)
         self._start_anew()
 
 
-_abandoned: list[object] = []
-"""Connections that a forked child has from its parent, or that a closed loop has left: collecting them would
-disturb those who still use them, or complain."""
+async def _close_elsewhere(loop: asyncio.AbstractEventLoop, office: Office) -> None:
+    """Close the office of a loop in another thread. A loop that ends meanwhile closes it by itself."""
+    coroutine = office.close()
+    try:
+        closing = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
+    except RuntimeError:
+        coroutine.close()
+        return
+    closing.add_done_callback(lambda _: closing.cancelled() or closing.exception())
+    await asyncio.wait([closing], timeout=_PATIENCE)
 
 
 async def _finished(coroutine: Coroutine[Any, Any, Result]) -> Result:

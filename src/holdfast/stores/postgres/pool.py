@@ -25,6 +25,7 @@ class Pool:
         self._free: list[Connection] = []
         self._places = asyncio.Semaphore(size)
         self._all: set[Connection] = set()
+        self._is_closed = False
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
@@ -65,7 +66,7 @@ class Pool:
         return connection
 
     def _give_back(self, connection: Connection) -> None:
-        if connection.is_usable:
+        if connection.is_usable and not self._is_closed:
             self._free.append(connection)
         else:
             self._drop(connection)
@@ -80,5 +81,11 @@ class Pool:
             self._drop(self._free.pop())
 
     async def close(self) -> None:
+        """Close what is open. Whoever still comes, since he had come this far, gets a connection that is not kept."""
+        self._is_closed = True
         everything, self._all, self._free = self._all, set(), []
-        await asyncio.gather(*(connection.close() for connection in everything))
+        try:
+            await asyncio.gather(*(connection.close() for connection in everything))
+        finally:
+            for connection in everything:
+                connection.terminate()  # does nothing, unless we were cancelled

@@ -1,0 +1,83 @@
+"""Attempts to connect, which come to their end whatever becomes of those who wait for them.
+
+Cancelled at the wrong moment, the driver complains of what becomes of its half of a connection. So nobody cancels an
+attempt, not even an event loop that comes to its end: it waits for those that are under way.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from asyncio import tasks
+from collections.abc import AsyncGenerator
+from typing import Any, TypeAlias
+
+import asyncpg
+
+from holdfast.stores.postgres import inherited
+from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.faults import NoConnection
+
+Attempt: TypeAlias = "asyncio.Task[asyncpg.Connection[Any]]"
+
+_PATIENCE = 1.0
+"""Seconds that an attempt is given when its event loop comes to its end."""
+
+_under_way: dict[asyncio.AbstractEventLoop, set[Attempt]] = {}
+_keepers: dict[asyncio.AbstractEventLoop, AsyncGenerator[None, None]] = {}
+
+
+async def connect_raw(address: Address, statement_cache: int) -> asyncpg.Connection[Any]:
+    """Connect, or raise NoConnection."""
+    attempts = await _attempts_here()
+    attempt = asyncio.create_task(_connect(address, statement_cache))
+    tasks._unregister_task(attempt)  # those that are registered are cancelled when the loop comes to its end
+    attempts.add(attempt)
+    attempt.add_done_callback(attempts.discard)
+    try:
+        return await asyncio.shield(attempt)
+    except asyncio.CancelledError:
+        attempt.add_done_callback(_drop)
+        raise
+    except Exception as error:
+        raise NoConnection from error
+
+
+async def _connect(address: Address, statement_cache: int) -> asyncpg.Connection[Any]:
+    connection = await asyncpg.connect(
+        address.url,
+        timeout=address.connect_timeout,
+        statement_cache_size=statement_cache,
+        server_settings=None if "application_name=" in address.url else {"application_name": "holdfast"},
+    )
+    inherited.remember(connection)
+    return connection
+
+
+def _drop(attempt: Attempt) -> None:
+    """A connection has come that nobody wants any more."""
+    if not attempt.cancelled() and attempt.exception() is None:
+        attempt.result().terminate()
+
+
+async def _attempts_here() -> set[Attempt]:
+    loop = asyncio.get_running_loop()
+    if loop not in _keepers:
+        for other in [each for each in list(_keepers) if each.is_closed()]:
+            inherited.leave_behind(other, (_keepers.pop(other, None), _under_way.pop(other, None)))
+        _under_way[loop] = set()
+        _keepers[loop] = _keep(loop)
+        await anext(_keepers[loop])
+    return _under_way[loop]
+
+
+async def _keep(loop: asyncio.AbstractEventLoop) -> AsyncGenerator[None, None]:
+    """An event loop that comes to its end finishes its generators first."""
+    try:
+        yield
+    finally:
+        attempts = _under_way.pop(loop, set())
+        _keepers.pop(loop, None)
+        while attempts:
+            _, late = await asyncio.wait(attempts, timeout=_PATIENCE)
+            for attempt in late:
+                attempt.cancel()
