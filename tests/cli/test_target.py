@@ -17,7 +17,7 @@ def _forget_modules(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "dont_write_bytecode", True)
     for name in ("shop", "several", "broken", "needy", "pack", "pack.jobs", "more_tasks"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-        monkeypatch.setitem(sys.modules, name, None)  # type: ignore[arg-type]
+        monkeypatch.setitem(sys.modules, name, None)
         monkeypatch.delitem(sys.modules, name)
 
 

@@ -42,8 +42,9 @@ async def _run_program(name: str, *arguments: str, stdin: str = "") -> str:
     program = _find(name)
     if program is None:
         pytest.skip(f"NOT TESTED: there is no {name} here")
+    command = [str(program), *arguments]
     done = await asyncio.to_thread(
-        subprocess.run, [program, *arguments], input=stdin, capture_output=True, text=True, check=False
+        lambda: subprocess.run(command, input=stdin, capture_output=True, text=True, check=False)
     )
     if done.returncode:
         raise RuntimeError(done.stderr)
