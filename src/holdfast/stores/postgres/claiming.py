@@ -40,7 +40,8 @@ class Claiming:
     ) -> list[ClaimedJob]:
         loop = asyncio.get_running_loop()
         started = loop.time()
-        looks = {queue: self._floors.of(queue).look(started) for queue in demand}
+        floors = {queue: self._floors.of(queue) for queue in demand}
+        looks = {queue: floors[queue].look(started) for queue in demand}
         found = await connection.fetch(
             statement("claim"),
             worker,
@@ -57,11 +58,10 @@ class Claiming:
         for queue, look in looks.items():
             if queue in found[0]["paused"]:
                 continue  # it was not looked at
-            floors = self._floors.of(queue)
-            places = ((lane_number(row[4], row[19]), row[20]) for row in taken if row[3] == queue)
-            floors.learn(look, places, demand[queue], snapshot)
+            places = ((lane_number(row[4], row[19]), row["seen_place"]) for row in taken if row[3] == queue)
+            floors[queue].learn(look, places, demand[queue], snapshot)
             if look.is_sweep:
-                floors.swept(started, loop.time())
+                floors[queue].swept(started, loop.time())
         if taken:
             await self._look_after(office, connection, {row[3] for row in taken}, taken[0]["nearly_full"])
         return rows.claims(taken)

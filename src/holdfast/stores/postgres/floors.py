@@ -17,6 +17,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
+from holdfast.native import make_lock
+
 LANES: Final = 20
 """Ten priorities, from the highest, with two lanes each: what was given back, and what is fresh."""
 _SOONEST_SWEEP: Final = 1.0
@@ -34,7 +36,7 @@ class Mark(NamedTuple):
 
 
 class Snapshot(NamedTuple):
-    """Which transactions a claim could see: all before `oldest` have ended, and none from `next` on has begun."""
+    """Which transactions a claim could see: all before `oldest` have ended, and none from `next` on."""
 
     oldest: int
     next: int
@@ -84,6 +86,7 @@ class QueueFloors:
     def __init__(self) -> None:
         self._floors = [Floor() for _ in range(LANES)]
         self._sweep_at = 0.0
+        self._lock = make_lock()  # event loops in several threads may claim from it
 
     def look(self, monotonic: float) -> Look:
         reached = [floor.reached for floor in self._floors]
@@ -92,7 +95,7 @@ class QueueFloors:
         return Look([floor.place for floor in self._floors], reached, is_sweep=False)
 
     def learn(self, look: Look, taken: Iterable[tuple[int, int]], slots: int, snapshot: Snapshot) -> None:
-        """From a claim of so many slots: the lane and place of each job that it took."""
+        """From a claim of so many slots: the lane and place of each job that it took, as its snapshot shows them."""
         highest = [0] * LANES
         count = 0
         for lane, place in taken:
@@ -100,10 +103,11 @@ class QueueFloors:
             highest[lane] = max(highest[lane], place)
         last = max((lane for lane in range(LANES) if highest[lane]), default=0)
         is_full = count >= slots
-        for lane, floor in enumerate(self._floors):
-            # A claim that was filled did not look into the lanes behind the last one it took from.
-            if not is_full or lane <= last:
-                floor.rise(snapshot, look.reached[lane], highest[lane], is_exhausted=not is_full or lane < last)
+        with self._lock:
+            for lane, floor in enumerate(self._floors):
+                # A claim that was filled did not look into the lanes behind the last one it took from.
+                if not is_full or lane <= last:
+                    floor.rise(snapshot, look.reached[lane], highest[lane], is_exhausted=not is_full or lane < last)
 
     def swept(self, started: float, ended: float) -> None:
         """A sweep is over; the longer it took, the later comes the next."""

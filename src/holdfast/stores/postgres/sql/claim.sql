@@ -48,7 +48,8 @@ taken as (
     ))
     returning
         job.id, token, task, queue, priority, args, attempt, max_attempts, runs, crashes, waits, pool_tries, edits,
-        delivery, created_at, due_at, idempotency_key, unique_key is not null as has_unique_key, context, lane, place
+        delivery, created_at, due_at, idempotency_key, unique_key is not null as has_unique_key, context, lane, place,
+        generation
 ),
 -- A claim that the disk forgets is made again. Only of a job that may not run twice it must not be forgotten.
 durability as materialized (
@@ -60,6 +61,13 @@ durability as materialized (
 )
 select
     taken.*,
+    -- Where the claim came upon it. By the time it was locked, others may have run it and given it back, and then its
+    -- new place tells nothing about those before it. That can't be if it never ran.
+    case
+        when taken.runs > 1 or taken.generation > 0
+            then (select seen.place from holdfast.jobs as seen where seen.id = taken.id)
+        else taken.place
+    end as seen_place,
     control.nearly_full,
     control.paused,
     pg_snapshot_xmin(pg_current_snapshot())::text::bigint as oldest_transaction,
