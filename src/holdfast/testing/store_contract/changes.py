@@ -44,7 +44,7 @@ async def listening(stores: Iterable[Store], kinds: Iterable[HintKind]) -> Async
 
 class ChangeContract:
     async def test_enqueued_work_is_hinted_at(self, harness: Harness) -> None:
-        async with listening(harness.pair(), [HintKind.WORK]) as listeners:
+        async with listening(harness.hearers(), [HintKind.WORK]) as listeners:
             await harness.enqueue(queue="urgent")
             for hints in listeners:
                 await await_hint(hints, HintKind.WORK, "urgent")
@@ -72,13 +72,13 @@ class ChangeContract:
 
     async def test_work_that_has_become_due_is_hinted_at(self, harness: Harness) -> None:
         await harness.enqueue(queue="later", delay=MINUTE)
-        async with listening(harness.pair(), [HintKind.WORK]) as listeners:
+        async with listening(harness.hearers(), [HintKind.WORK]) as listeners:
             await harness.pass_time(MINUTE)
             for hints in listeners:
                 await await_hint(hints, HintKind.WORK, "later")
 
     async def test_a_finished_job_is_hinted_at(self, harness: Harness) -> None:
-        stores = harness.pair()
+        stores = harness.hearers()
         for end in (Complete("1"), Bury(FAILURE), Withdraw("no")):
             claimed = await harness.start()
             async with listening(stores, [HintKind.FINISHED]) as listeners:
@@ -97,13 +97,13 @@ class ChangeContract:
 
     async def test_the_cancellation_of_a_running_job_is_hinted_at(self, harness: Harness) -> None:
         claimed = await harness.start()
-        async with listening(harness.pair(), [HintKind.CANCEL]) as listeners:
+        async with listening(harness.hearers(), [HintKind.CANCEL]) as listeners:
             await harness.store.cancel([claimed.id], "no")
             for hints in listeners:
                 await await_hint(hints, HintKind.CANCEL, id=claimed.id)
 
     async def test_control_of_a_queue_is_hinted_at(self, harness: Harness) -> None:
-        stores = harness.pair()
+        stores = harness.hearers()
         changes: tuple[Callable[[], Awaitable[None]], ...] = (
             lambda: harness.store.pause("default"),
             lambda: harness.store.resume("default"),
@@ -116,7 +116,7 @@ class ChangeContract:
                     await await_hint(hints, HintKind.CONTROL, "default")
 
     async def test_room_in_a_full_queue_is_hinted_at(self, harness: Harness) -> None:
-        stores = harness.pair()
+        stores = harness.hearers()
         worker = await harness.worker()
         await harness.store.set_bound("small", 2)
         ids = await harness.enqueue_many(2, queue="small")

@@ -49,7 +49,8 @@ class Harness:
 
     `make_another` makes a further, independent store object on the same database, with the same clock and
     retention. `connect` opens a synchronous connection of the user's to that database. Both are left out where
-    there is no such thing; what needs them then runs on the one store object, or is skipped.
+    there is no such thing; what needs them then runs on the one store object, or is skipped. `hints_travel` is False
+    where hints don't reach other store objects, so that whoever waits there must look now and then.
     """
 
     store: Store
@@ -57,6 +58,7 @@ class Harness:
     make_another: Callable[[], Store] | None = None
     connect: Callable[[], SyncConnection] | None = None
     retention: Retention = RETENTION
+    hints_travel: bool = True
     ids: Ids = field(init=False)
     _others: list[Store] = field(init=False, default_factory=list)
     _queues: int = field(init=False, default=0)
@@ -75,6 +77,10 @@ class Harness:
     def pair(self) -> tuple[Store, Store]:
         """Two store objects on the same database, or twice the same one where there can be only one."""
         return self.store, self.another() or self.store
+
+    def hearers(self) -> tuple[Store, Store]:
+        """Those who must hear of what the store under test does: a pair, or twice that one."""
+        return self.pair() if self.hints_travel else (self.store, self.store)
 
     async def close(self) -> None:
         for store in (*self._others, self.store):
