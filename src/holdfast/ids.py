@@ -29,8 +29,8 @@ class Ids:
         self._process = 0
 
     def make(self) -> UUID:
-        (upper,) = self._upper_halves(1)
-        return UUID(int=upper << 64 | int.from_bytes(self._draw(8), "big"))
+        upper = _upper_half(self._stamp(1))
+        return _uuid.decode(b"\xc4\x10" + upper.to_bytes(8, "big") + self._draw(8))
 
     def make_many(self, count: int) -> list[UUID]:
         """As many ids, in rising order, for one look at the clock."""
@@ -44,11 +44,14 @@ class Ids:
             packed[10 + byte :: len(_ENTRY)] = lower[byte::8]
         return _uuids.decode(b"\xdd" + count.to_bytes(4, "big") + packed)
 
-    def _upper_halves(self, count: int) -> Iterator[int]:
-        """The time and the version. Time is counted in 1/4096 ms: whole milliseconds stand before the version."""
+    def _stamp(self, count: int) -> int:
+        """The time in 1/4096 ms, and later than all before. So many that follow it are taken as well."""
         stamp = max(int(self._clock.now().timestamp() * 4096_000), self._last + 1)
         self._last = stamp + count - 1
-        return chain.from_iterable(_within_milliseconds(stamp, count))
+        return stamp
+
+    def _upper_halves(self, count: int) -> Iterator[int]:
+        return chain.from_iterable(_within_milliseconds(self._stamp(count), count))
 
     def _draw(self, size: int) -> bytearray:
         """Randomness from a pool: asking the system gives up the interpreter's lock, which a busy process takes away.
@@ -70,12 +73,18 @@ _POOL = 4096
 _ENTRY = b"\xc4\x10" + bytes(16)
 """Sixteen bytes, as MessagePack begins them."""
 _AS_VARIANT = bytes(0x80 | (value & 0x3F) for value in range(256))
+_uuid = msgspec.msgpack.Decoder(UUID)
 _uuids = msgspec.msgpack.Decoder(list[UUID])
+
+
+def _upper_half(stamp: int) -> int:
+    """The time and the version: whole milliseconds stand before the version."""
+    return (stamp >> 12) << 16 | 0x7000 | stamp & 0xFFF
 
 
 def _within_milliseconds(stamp: int, count: int) -> Iterator[range]:
     while count > 0:
-        first = (stamp >> 12) << 16 | 0x7000 | stamp & 0xFFF
+        first = _upper_half(stamp)
         length = min(count, 4096 - (stamp & 0xFFF))
         yield range(first, first + length)
         stamp, count = stamp + length, count - length

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from uuid import UUID
 
 import msgspec
@@ -55,12 +54,11 @@ class _Answer(msgspec.Struct):
 
 
 _answers = msgspec.json.Decoder(_Answer)
-_NEEDS_A_LOOK = tuple(attrgetter(name) for name in ("idempotency_key", "unique_key", "is_repeat"))
 
 
 def is_plain(jobs: Sequence[NewJob]) -> bool:
     """None of them has a key, nor an id that might be there already."""
-    return not any(any(map(field, jobs)) for field in _NEEDS_A_LOOK)
+    return not [new for new in jobs if new.idempotency_key or new.unique_key or new.is_repeat]
 
 
 def key_names(jobs: Sequence[NewJob]) -> set[keys.KeyName]:
@@ -127,6 +125,8 @@ class Request:
         return Outcome([call if isinstance(call, HoldfastError) else [] for call in self._calls])
 
     def _answers(self, call: _Call, first: int, found: Mapping[int, UUID]) -> list[Enqueued]:
+        if not found and len(call.ids) == len(call.fresh):
+            return [Enqueued(id) for id in call.ids]  # nearly always
         answers: dict[UUID, Enqueued] = {}
         for index, new in enumerate(call.fresh):
             existing = found.get(first + index)
@@ -142,7 +142,7 @@ class Request:
         return listed
 
 
-@dataclass
+@dataclass(slots=True)
 class _Call:
     """The jobs of one call without those whose id stands there twice."""
 
@@ -152,7 +152,8 @@ class _Call:
 
 def _without_twins(jobs: Sequence[NewJob]) -> _Call | HoldfastError:
     ids = [new.id for new in jobs]
-    if len(set(ids)) == len(ids):
+    # Numbers, since a UUID computes its hash in Python.
+    if len(ids) == 1 or len({id.int for id in ids}) == len(ids):
         return _Call(ids, jobs)
     fresh: dict[UUID, NewJob] = {}
     for new in jobs:
