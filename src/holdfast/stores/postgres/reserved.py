@@ -90,6 +90,10 @@ class Reserved:
             if self._connection is not None:
                 self._connection.terminate()
             raise
+        finally:
+            # The driver does not tell its listeners when it is itself that notices, on sending something.
+            if self._connection is not None and self._connection.raw.is_closed():
+                self._on_loss(self._connection)
 
     async def _close(self) -> None:
         connection, self._connection = self._connection, None
@@ -105,7 +109,8 @@ class Reserved:
                 if self._connection is None:
                     await self._open()
                 else:
-                    self._locked |= await _lock(self._connection, self._workers - self._locked)
+                    locked = await _lock(self._connection, self._workers - self._locked)
+                    self._locked |= locked if self._connection is not None else set()
 
     async def _open(self) -> None:
         connection = await self._connect()
