@@ -14,6 +14,7 @@ import pytest
 from holdfast.liveness import WATCHED_FOR_LOCK, Observer
 from holdfast.store import Held, NewWorker
 from holdfast.stores.postgres import PostgresStore, reserved
+from tests.crash.rounds import rounds
 from tests.postgres.conftest import Opener
 from tests.postgres.database import Database, until
 from tests.postgres.jobs import enqueue, office_of, register
@@ -77,16 +78,22 @@ async def test_beats_go_on_over_the_pool_while_the_reserved_connection_is_away(
     await _until_locked(store, worker, True)
 
 
-async def test_a_worker_that_registers_when_the_reserved_connection_was_just_lost(
+async def test_a_connection_that_is_used_at_the_moment_of_its_end_is_replaced(
     store: PostgresStore, make_store: Opener, database: Database
 ) -> None:
     observing = make_store()
-    first = await register(store)
-    assert await database.terminate(_HOLDS_LOCK) == 1
-    second = await register(store)
-    for worker in (first, second):
-        assert (await store.beat(worker, Held({}))).is_alive
-        await _until_locked(observing, worker, True)
+    workers = [await register(store)]
+
+    async def are_locked() -> bool:
+        beaten = await asyncio.gather(*(store.beat(worker, Held({})) for worker in workers))
+        assert all(answer.is_alive for answer in beaten)
+        return {sighting.is_locked for sighting in await observing.sightings()} == {True}
+
+    for _ in range(rounds(20)):
+        await until(are_locked)
+        assert await database.terminate(_HOLDS_LOCK) == 1
+        workers.append(await register(store))
+    await until(are_locked)
 
 
 async def test_a_worker_that_could_not_take_its_lock_takes_it_later(
