@@ -165,7 +165,7 @@ async def test_a_replay_that_meets_a_lock_never_says_that_nothing_was_written(
     user = await database.connect()
     try:
         async with user.transaction():
-            await user.execute("select from holdfast.queues for update")
+            await user.execute("select pg_advisory_xact_lock(1215261793, hashtext($1))", QUEUE)
             second.release.set()
             with pytest.raises(OutcomeUnknown) as unknown:
                 await enqueuing
