@@ -197,8 +197,10 @@ create function holdfast.look_at_queue(
     out measured_in bigint
 ) language plpgsql as $$
 declare
-    known   holdfast.queues;
-    started bigint := holdfast.now();
+    known       holdfast.queues;
+    started     bigint := holdfast.now();
+    fresh_for   bigint;
+    is_counting boolean := false;
 begin
     select * into known from holdfast.queues where name = queue_name;
     bound := coalesce(known.override_bound, (declared -> queue_name ->> 0)::bigint, known.declared_bound, 100000);
@@ -206,18 +208,24 @@ begin
     waiting := known.waiting;
     scheduled := known.scheduled;
     is_certain := false;
-    if known.measured_at is null or known.measured_at + greatest(250000, 20 * known.measured_in) < started then
-        select * into waiting, scheduled from holdfast.measure(queue_name, greatest(bound, scheduled_bound));
-        if is_locking then
-            perform holdfast.publish_depth(queue_name, waiting, scheduled, holdfast.now() - started);
+    if least(bound, scheduled_bound) >= 10000 then
+        fresh_for := greatest(250000, 20 * known.measured_in);
+        if known.measured_at is null or known.measured_at + fresh_for < started then
+            -- One of many counts. The others go by what is known until they see the result, but not for ever.
+            is_counting := is_locking and pg_try_advisory_xact_lock(1215261794, hashtext(queue_name));
+            if is_counting or not is_locking or known.measured_at is null or known.measured_at + 4 * fresh_for < started then
+                select * into waiting, scheduled from holdfast.measure(queue_name, greatest(bound, scheduled_bound));
+            end if;
+        end if;
+        if waiting + more <= 0.75 * bound and scheduled + more <= 0.75 * scheduled_bound then
+            if is_counting then
+                perform holdfast.publish_depth(queue_name, waiting, scheduled, holdfast.now() - started);
+            end if;
+            return;
         end if;
     end if;
-    if least(bound, scheduled_bound) >= 10000
-        and waiting + more <= 0.75 * bound and scheduled + more <= 0.75 * scheduled_bound then
-        return;
-    end if;
     if is_locking then
-        perform pg_advisory_xact_lock(1215261793, hashtext(queue_name)); -- the first number is ours
+        perform pg_advisory_xact_lock(1215261793, hashtext(queue_name)); -- the first number is ours, and so is the next
     end if;
     started := holdfast.now();
     select * into waiting, scheduled from holdfast.measure(queue_name, greatest(bound, scheduled_bound));
@@ -226,16 +234,24 @@ begin
 end
 $$;
 
+-- Tell others what was counted. That never waits: somebody who waits for us may have the row, and then nobody would
+-- get on. So it is left out if anybody else is at it.
 create function holdfast.publish_depth(
     queue_name text, new_waiting bigint, new_scheduled bigint, took bigint
-) returns void language sql as $$
-    insert into holdfast.queues (name, waiting, scheduled, measured_at, measured_in)
-    values (queue_name, new_waiting, new_scheduled, holdfast.now(), took)
-    on conflict (name) do update set
-        waiting = excluded.waiting,
-        scheduled = excluded.scheduled,
-        measured_at = excluded.measured_at,
-        measured_in = excluded.measured_in
+) returns void language plpgsql as $$
+begin
+    if not pg_try_advisory_xact_lock(1215261794, hashtext(queue_name)) then
+        return;
+    end if;
+    update holdfast.queues
+    set waiting = new_waiting, scheduled = new_scheduled, measured_at = holdfast.now(), measured_in = took
+    where name = any (array(select name from holdfast.queues where name = queue_name for update skip locked));
+    if not found and not exists (select from holdfast.queues where name = queue_name) then
+        insert into holdfast.queues (name, waiting, scheduled, measured_at, measured_in)
+        values (queue_name, new_waiting, new_scheduled, holdfast.now(), took)
+        on conflict (name) do nothing;
+    end if;
+end
 $$;
 
 -- Take the keys of a new job, or return the job that has one of them. Refusals are raised as HF001, and their message
