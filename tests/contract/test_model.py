@@ -32,6 +32,7 @@ from holdfast.job import (
     FailureKind,
     JobRecord,
     JobState,
+    Lane,
     NewJob,
     Stage,
     counts_as_scheduled,
@@ -144,6 +145,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.model = MemoryStore(self.clock, RETENTION)
         self.store = self.make_store()
         self.jobs: list[NewJob] = []
+        self.has_reborn = False
+        """A job was pruned and enqueued again, so that the order of ids is not that of enqueuing any more."""
         self.claims: list[ClaimedJob] = []
         self.workers: list[UUID] = []
         self.tokens: Iterator[UUID] = (UUID(int=0x4 << 76 | 0b10 << 62 | n) for n in range(1, 1 << 30))
@@ -238,7 +241,8 @@ class StoreMachine(RuleBasedStateMachine):
         if self.jobs:
             job = self.jobs[pick % len(self.jobs)]
             again = msgspec.structs.replace(job, is_repeat=True, args_json=args or job.args_json)
-            self.both(lambda store: store.enqueue([again]))
+            answers: list[Enqueued] | None = self.both(lambda store: store.enqueue([again]))
+            self.has_reborn = self.has_reborn or (answers is not None and not answers[0].is_existing)
 
     # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -396,7 +400,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     async def _pictures(self) -> tuple[Picture, Picture]:
         ids = [job.id for job in self.jobs]
-        return await _picture(self.model, ids), await _picture(self.store, ids)
+        return await _picture(self.model, ids, self.has_reborn), await _picture(self.store, ids, self.has_reborn)
 
 
 class Picture(msgspec.Struct):
@@ -411,11 +415,16 @@ class Picture(msgspec.Struct):
     finished: list[UUID]
 
 
-async def _picture(store: Store, ids: list[UUID]) -> Picture:
+async def _picture(store: Store, ids: list[UUID], has_reborn: bool) -> Picture:
     jobs = await store.get(ids)
-    ready = sorted(
-        (job for job in jobs if job.stage is Stage.READY), key=lambda job: (-job.priority, job.lane, job.place)
-    )
+
+    def order(job: JobRecord) -> tuple[int, int, int, UUID]:
+        # Of jobs that are given back together, which goes first is the store's own choice: the older one, or the one
+        # with the smaller id. These are the same but for jobs that were born again.
+        has_place = not (has_reborn and job.lane is Lane.GIVEN_BACK)
+        return -job.priority, job.lane, job.place if has_place else 0, job.id
+
+    ready = sorted((job for job in jobs if job.stage is Stage.READY), key=order)
     return Picture(
         jobs=[placeless(job) for job in jobs],
         attempts=await asyncio.gather(*(store.attempts(id) for id in ids)),
