@@ -50,6 +50,8 @@ async def _connect(address: Address, statement_cache: int) -> asyncpg.Connection
         server_settings=None if "application_name=" in address.url else {"application_name": "holdfast"},
     )
     inherited.remember(connection)
+    # When the driver looks up a type, it switches jit off for the session, and behind a pooler that is not ours.
+    connection._server_caps = connection._server_caps._replace(jit=False)  # type: ignore[attr-defined]
     return connection
 
 

@@ -41,7 +41,9 @@ class Connection:
         self._raw = raw
         self._is_pooled = is_pooled
         self._timeout = timeout
-        self._begin = f"begin; {_settings_sql(timeout, is_local=True)}" if is_pooled else "begin"
+        # The isolation of a transaction must be chosen before its first statement.
+        own = f"begin isolation level read committed; {_settings_sql(timeout, is_local=True)}"
+        self._begin = own if is_pooled else "begin"
         self._is_in_transaction = False
 
     @property
@@ -133,8 +135,6 @@ def _settings_sql(statement_timeout: float, *, is_local: bool, is_watched: bool 
     """All settings in one statement. A user who switched synchronous_commit off did not mean our promises."""
     settings = _SETTINGS | {"statement_timeout": f"{round(statement_timeout * 1000)}ms"}
     if is_local:
-        # The isolation of this transaction, not of the next.
-        settings = {"transaction_isolation": "read committed"} | settings
         del settings["default_transaction_isolation"]
     if is_watched:
         settings |= {"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3"}
