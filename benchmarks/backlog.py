@@ -19,8 +19,12 @@ from benchmarks.worker import registered_worker
 
 _SLOTS = 10
 _FEW = 300
+_WARM_UP = 20
+"""Claims before the first that counts: connections are opened and statements prepared."""
 _GOAL = 2.0
-_FIGURES = ("p50 ms", "p99 ms")
+_SLOWEST = "slowest enqueue ms"
+"""Beside the claims as many jobs come in, and somebody has to see whether the queue is full."""
+_FIGURES = ("p50 ms", "p99 ms", _SLOWEST)
 
 
 def measure(sizes: Sizes, hosts: Sequence[Host]) -> Findings:
@@ -44,8 +48,8 @@ def measure(sizes: Sizes, hosts: Sequence[Host]) -> Findings:
             found.rows.extend(few)
             for ready in sizes.backlogs:
                 title = f"{_title(ready)}, {sizes.backlog_finished:,} finished"
-                p50, p99 = rows(title, store, figures, _FIGURES, ours=f"ours {ready}", limit=f"limit {ready}")
-                found.rows.extend([p50, _judged(p99, few[1])])
+                p50, p99, slowest = rows(title, store, figures, _FIGURES, ours=f"ours {ready}", limit=f"limit {ready}")
+                found.rows.extend([p50, _judged(p99, few[1]), slowest])
     return found
 
 
@@ -81,24 +85,27 @@ def _with_few(site: Site) -> Site:
 
 async def _ours(site: Site, claims: int) -> Sample:
     waits: list[float] = []
+    slowest = 0.0
     async with registered_worker(site) as worker:
-        for _ in range(claims):
+        for _ in range(_WARM_UP + claims):
             started = time.perf_counter()
             jobs = await worker.claim(_SLOTS)
             waits.append(time.perf_counter() - started)
             await worker.settle(jobs)
+            started = time.perf_counter()
             await worker.enqueue(len(jobs))
-    return percentiles(waits)
+            slowest = max(slowest, time.perf_counter() - started)
+    return percentiles(waits[_WARM_UP:]) | {_SLOWEST: slowest * 1e3}
 
 
 async def _limit(site: Site, claims: int) -> Sample:
     waits: list[float] = []
     limit = await site.open_limit()
-    for _ in range(claims):
+    for _ in range(_WARM_UP + claims):
         started = time.perf_counter()
         claim = await limit.claim(_SLOTS)
         waits.append(time.perf_counter() - started)
         await limit.settle(claim)
         await limit.enqueue(range(len(claim.jobs)))
     await limit.close()
-    return percentiles(waits)
+    return percentiles(waits[_WARM_UP:])

@@ -83,7 +83,7 @@ class PostgresLimit:
         first = found[0]
         if first["id"] is None:
             return Claim(token, [])
-        highest = max([job["place"] for job in found])
+        highest = max([job["seen_place"] for job in found])
         self._floor.rise(first["oldest_transaction"], first["next_transaction"], highest)
         return Claim(token, found)
 
