@@ -44,7 +44,8 @@ _SETTINGS = f"""
     set local lock_timeout = '{LOCK_TIMEOUT}';
     set local statement_timeout = 0;
     set local synchronous_commit = 'on';
-    set local client_min_messages = 'warning'
+    set local client_min_messages = 'warning';
+    set local search_path = pg_catalog, pg_temp
 """
 _PATIENCE = 60.0
 _SHORT = 30.0
@@ -201,9 +202,15 @@ async def _apply_one_by_one(connection: Raw, migration: Migration, connect: Conn
     holder = await connect()
     try:
         async with _turn(holder):
-            async with _transaction(connection):
-                if await _is_applied(connection, migration):
-                    return False
+            try:
+                async with asyncio.timeout(_SHORT), _transaction(connection):
+                    if await _is_applied(connection, migration):
+                        return False
+            except TimeoutError as error:
+                raise StoreUnavailable(
+                    f"Migration {migration} needs two connections at once, and did not get the second one. "
+                    "Run `holdfast db migrate` with a URL that goes past the connection pooler, if there is one."
+                ) from error
             for statement in migration.statements():
                 await _run_apart(connection, statement)
             async with _transaction(connection):

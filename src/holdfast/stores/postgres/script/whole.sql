@@ -2,6 +2,7 @@
 
 begin;
 set local lock_timeout = '{lock_timeout}';
+set local search_path = pg_catalog, pg_temp;
 
 do $$
 begin
