@@ -262,13 +262,17 @@ declare
     took   integer;
 begin
     loop
+        -- One after the other: asked for both at once, the planner may well read all the keys of the task.
         select * into holder
         from holdfast.keys as k
-        where k.task = new.task
-          and (k.kind, k.key) in ((1::smallint, new.idempotency_key), (2::smallint, new.unique_key))
-          and (k.expires_at is null or k.expires_at > moment)
-        order by k.kind
-        limit 1;
+        where k.task = new.task and k.kind = 1 and k.key = new.idempotency_key
+          and (k.expires_at is null or k.expires_at > moment);
+        if not found then
+            select * into holder
+            from holdfast.keys as k
+            where k.task = new.task and k.kind = 2 and k.key = new.unique_key
+              and (k.expires_at is null or k.expires_at > moment);
+        end if;
         if found then
             if holder.kind = 1 and holder.fingerprint is distinct from new.fingerprint then
                 raise exception using errcode = 'HF001', message = json_build_object(
@@ -379,10 +383,11 @@ declare
     sizes      integer[] := array(select json_array_elements_text(asked -> 'sizes')::integer);
     queues     jsonb     := '{}'; -- how full they are, with what was admitted so far
     room       jsonb;             -- the same with the call at hand
-    matched    jsonb     := '{}';
-    matches    jsonb;
+    matched    uuid[]    := '{}'; -- jobs that were there before, and
+    spots      integer[] := '{}'; -- in whose stead
+    kept       integer;           -- how many of them stand, whatever becomes of the call at hand
     refused    jsonb     := '{}';
-    skipped    integer[] := '{}'; -- the positions of jobs that are not inserted
+    is_skipped boolean[] := '{}'; -- whether the job at a position is not inserted
     first      integer   := 1;
     spot       integer;
     job        holdfast.new_job;
@@ -427,9 +432,12 @@ begin
     if must_walk and sizes = '{}' then
         sizes := array[cardinality(walked)];
     end if;
+    if must_walk then
+        is_skipped := array_fill(false, array[cardinality(walked)]);
+    end if;
     for number in 1 .. case when must_walk then cardinality(sizes) else 0 end loop
         room := queues;
-        matches := '{}';
+        kept := cardinality(matched);
         spot := first - 1;
         begin
             foreach job in array walked[first : first + sizes[number] - 1] loop
@@ -439,7 +447,9 @@ begin
                     existing := holdfast.resolve_keys(job, moment);
                 end if;
                 if existing is not null then
-                    matches := matches || jsonb_build_object(spot - 1, existing);
+                    matched := array_append(matched, existing);
+                    spots := array_append(spots, spot);
+                    is_skipped[spot] := true;
                 elsif room ? job.queue then
                     counted_as := case when coalesce(job.at, moment + job.delay) > moment then 'scheduled' else 'waiting' end;
                     room := jsonb_set(
@@ -449,11 +459,13 @@ begin
             end loop;
             perform holdfast.check_room(queues, room);
             queues := room;
-            matched := matched || matches;
-            skipped := skipped || array(select jsonb_object_keys(matches)::integer + 1);
         exception when sqlstate 'HF001' then
             refused := refused || jsonb_build_object(number - 1, sqlerrm::jsonb);
-            skipped := skipped || array(select generate_series(first, first + sizes[number] - 1));
+            matched := matched[:kept];
+            spots := spots[:kept];
+            for refused_spot in first .. first + sizes[number] - 1 loop
+                is_skipped[refused_spot] := true;
+            end loop;
         end;
         first := first + sizes[number];
     end loop;
@@ -484,7 +496,7 @@ begin
         idempotency_key, fingerprint, unique_key, unique_window, tags, context, is_repeat, spot
     )
     cross join lateral (select greatest(coalesce(new.at, moment + coalesce(new.delay, 0)), moment)) as due (at)
-    where new.spot <> all (skipped)
+    where is_skipped[new.spot] is not true
     on conflict (id) do nothing;
 
     for queue in select key as name, value as depth from jsonb_each(queues) order by 1 loop
@@ -497,7 +509,12 @@ begin
             );
         end if;
     end loop;
-    return json_build_object('found', matched, 'refused', refused, 'queues', queues);
+    return json_build_object(
+        'found', coalesce(
+            (select json_object_agg(s - 1, m) from unnest(spots, matched) as found (s, m)), '{}'
+        ),
+        'refused', refused, 'queues', queues
+    );
 end
 $$;
 
