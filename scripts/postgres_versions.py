@@ -20,7 +20,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / ".cache" / "postgres"
 VERSIONS = (13, 14, 15, 16, 17, 18)
-TESTS = ("tests/contract/test_postgres.py", "tests/postgres")
+TESTS = ("tests/contract/test_postgres.py", "tests/postgres", "tests/cli/test_db_postgres.py")
 NO_TESTS_COLLECTED = 5  # pytest's exit status
 
 # A range, which a command line cannot name, finds the newest minor release.
