@@ -110,7 +110,7 @@ async def migrate(
     number = await applied(connection)
     missing = [migration for migration in migrations if migration.number > number]
     done = [each for each in missing if await _apply(connection, each, connect, patience, tell)]
-    check(await applied(connection), migrations)
+    check(await applied(connection) if missing else number, migrations)
     return done
 
 
@@ -145,7 +145,7 @@ async def _apply(
     """Apply one migration, trying again while somebody is in the way; False if another process did it meanwhile."""
     loop = asyncio.get_running_loop()
     deadline = loop.time() + patience
-    pause = _FIRST_PAUSE
+    pause, turn_pause = _FIRST_PAUSE, _TURN_PAUSE
     is_told = False
     while True:
         try:
@@ -158,12 +158,13 @@ async def _apply(
                     f"Another process has been applying migrations for more than {patience:g} s. Try again when it is "
                     "done; a long one is best run by `holdfast db migrate`, before the new version starts."
                 ) from error
-            await asyncio.sleep(_TURN_PAUSE * random.uniform(0.5, 1.5))
+            await asyncio.sleep(turn_pause * random.uniform(0.5, 1.5))
+            turn_pause = min(turn_pause * 1.5, 1.0)
         except (asyncpg.LockNotAvailableError, asyncpg.DeadlockDetectedError) as error:
             if loop.time() > deadline:
                 raise StoreUnavailable(
                     f"Migration {migration} waited {patience:g} s for a lock that another transaction holds. "
-                    "Nothing was changed; end long transactions, and run `holdfast db migrate`."
+                    "It is safe to repeat: end long transactions, and run `holdfast db migrate`."
                 ) from error
             if not is_told:
                 tell(f"Migration {migration} waits for a lock that another transaction holds …")
@@ -199,6 +200,8 @@ async def _apply_one_by_one(connection: Raw, migration: Migration, connect: Conn
     It has an open transaction, but no snapshot, which a concurrent build would have to wait for.
     """
     assert connect is not None, "a migration outside of a transaction needs a second connection"
+    async with _turn(connection):
+        pass  # it seems to be free: worth a connection
     holder = await connect()
     try:
         async with _turn(holder):
