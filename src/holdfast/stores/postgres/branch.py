@@ -30,6 +30,7 @@ class Branch:
     def __init__(self, pool: Pool, where: str, on_loss: Callable[[], None]) -> None:
         """`where` is the database's name for messages. `on_loss` is called when a connection has been lost."""
         self.pool = pool
+        pool.on_loss = on_loss
         self._where = where
         self._on_loss = on_loss
         self._tasks: set[asyncio.Task[Any]] = set()

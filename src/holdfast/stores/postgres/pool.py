@@ -26,6 +26,8 @@ class Pool:
         self._places = asyncio.Semaphore(size)
         self._all: set[Connection] = set()
         self._is_closed = False
+        self.on_loss: Callable[[], None] = lambda: None
+        """Called when a connection is found to have been lost while nobody used it."""
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Connection]:
@@ -58,6 +60,7 @@ class Pool:
             if connection.is_usable:
                 return connection
             self._drop(connection)
+            self.on_loss()
         return None
 
     async def _open(self) -> Connection:
