@@ -7,6 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from multiprocessing.synchronize import Barrier
 from typing import Any
@@ -73,19 +74,20 @@ async def _work(site: Site, seconds: float, producers: int, claimers: int, barri
         await asyncio.sleep(_CARE_EVERY)
 
     steps: list[Step] = [*[produce] * producers, *[claim] * claimers, take_care]
-    await asyncio.to_thread(barrier.wait)
-    end = time.monotonic() + seconds
-    await asyncio.gather(*(_repeat(step, site, end, report) for step in steps))
+    async with AsyncExitStack() as stack:
+        workers = [await stack.enter_async_context(registered_worker(site)) for _ in steps]
+        await asyncio.to_thread(barrier.wait)
+        end = time.monotonic() + seconds
+        await asyncio.gather(*(_repeat(step, worker, end, report) for step, worker in zip(steps, workers, strict=True)))
     return report
 
 
-async def _repeat(step: Step, site: Site, end: float, report: Report) -> None:
-    async with registered_worker(site) as worker:
-        while time.monotonic() < end:
-            try:
-                await step(worker)
-            except Exception as error:
-                report.errors[f"{type(error).__name__}: {error}"[:200]] += 1
+async def _repeat(step: Step, worker: IdleWorker, end: float, report: Report) -> None:
+    while time.monotonic() < end:
+        try:
+            await step(worker)
+        except Exception as error:
+            report.errors[f"{type(error).__name__}: {error}"[:200]] += 1
 
 
 def _new_job(ids: Ids) -> NewJob:
