@@ -16,6 +16,3 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
     return PostgresDatabase(tmp_path, request.getfixturevalue("postgres_database"))
 
 
-@pytest.fixture
-def sqlite_database(tmp_path: Path) -> Database:
-    return SqliteDatabase(tmp_path)

@@ -43,15 +43,16 @@ async def connect_raw(address: Address, statement_cache: int) -> asyncpg.Connect
 
 
 async def _connect(address: Address, statement_cache: int) -> asyncpg.Connection[Any]:
+    address.check_files()
     connection = await asyncpg.connect(
         address.url,
         timeout=address.connect_timeout,
         statement_cache_size=statement_cache,
         server_settings=None if "application_name=" in address.url else {"application_name": "holdfast"},
     )
-    inherited.remember(connection)
     # When the driver looks up a type, it switches jit off for the session, and behind a pooler that is not ours.
     connection._server_caps = connection._server_caps._replace(jit=False)  # type: ignore[attr-defined]
+    inherited.remember(connection)
     return connection
 
 

@@ -21,6 +21,7 @@ Record = asyncpg.Record
 
 _SETTINGS: Final = {
     "default_transaction_isolation": "read committed",
+    "search_path": "pg_catalog, pg_temp",
     # The tables are small one day and large the next, and a plan is kept: only plans that are good for both will do.
     "enable_seqscan": "off",
     "enable_hashjoin": "off",
@@ -139,9 +140,7 @@ def _settings_sql(statement_timeout: float, *, is_local: bool, is_watched: bool 
     if is_watched:
         settings |= {"tcp_keepalives_idle": "10", "tcp_keepalives_interval": "5", "tcp_keepalives_count": "3"}
     local = "true" if is_local else "false"
-    parts = [f"set_config('{name}', '{value}', {local})" for name, value in settings.items()]
-    parts.append(
-        "set_config('synchronous_commit', case current_setting('synchronous_commit') when 'off' then 'on' "
-        f"else current_setting('synchronous_commit') end, {local})"
-    )
+    parts = [f"pg_catalog.set_config('{name}', '{value}', {local})" for name, value in settings.items()]
+    waiting = "coalesce(nullif(pg_catalog.current_setting('synchronous_commit'), 'off'), 'on')"
+    parts.append(f"pg_catalog.set_config('synchronous_commit', {waiting}, {local})")
     return f"select {', '.join(parts)}"

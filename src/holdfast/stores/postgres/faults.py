@@ -10,6 +10,7 @@ import asyncpg
 from holdfast.errors import (
     HoldfastError,
     InvalidPayload,
+    InvalidURL,
     OutcomeUnknown,
     SchemaMismatch,
     StoreError,
@@ -73,13 +74,28 @@ def translate(error: BaseException, where: str) -> HoldfastError:
     """An error for the caller, that says what to do. Nothing was written."""
     if isinstance(error, HoldfastError):
         return error
+    is_connecting = isinstance(error, NoConnection)
     if isinstance(error, NoConnection | NotCommitted) and error.__cause__ is not None:
         error = error.__cause__
         if isinstance(error, HoldfastError):
             return error
-    answer = _translated(error, where)
+    answer = (_unconnected(error, where) if is_connecting else None) or _translated(error, where)
     answer.__cause__ = error
     return answer
+
+
+def _unconnected(error: BaseException, where: str) -> HoldfastError | None:
+    """What is wrong with the way to the database, if that is it."""
+    state = getattr(error, "sqlstate", None) or ""
+    if state in ("42704", "22023"):
+        return InvalidURL(f"{where}: {error}. Neither Holdfast nor the server knows what the URL says; correct it.")
+    if isinstance(error, OSError) and "SSL" not in str(error):
+        said = str(error) or "nobody answers"
+        return StoreUnavailable(
+            f"{where} can't be reached ({said}). Check that the server runs, and the host and port of the URL; nothing "
+            "was written."
+        )
+    return None
 
 
 def _translated(error: BaseException, where: str) -> HoldfastError:

@@ -36,8 +36,6 @@ from holdfast.stores.postgres.transaction import Transaction
 
 Result = TypeVar("Result")
 
-_WHERE: Final = "PostgreSQL"
-"""What messages call the database."""
 _PATIENCE: Final = 5.0
 """Seconds that a loop in another thread is given to close its connections."""
 
@@ -46,7 +44,7 @@ class Office(Branch):
     """What one event loop does with the database."""
 
     def __init__(self, offices: Offices, pool: Pool) -> None:
-        super().__init__(pool, _WHERE, offices.floors.forget)
+        super().__init__(pool, offices.where, offices.floors.forget)
         self._offices = offices
         self.messenger = Messenger(offices.sender, lambda work: self.run(work, replay=work))
         self.listener = Listener(offices.sender, offices.hub, offices.connect_for_a_session)
@@ -111,6 +109,8 @@ class Offices:
         self, address: Address, migrations: Sequence[Migration], clock: Clock | None, key_retention: timedelta
     ) -> None:
         self.address = address
+        self.where = f"PostgreSQL at {address.place}"
+        """What messages call the database."""
         self.key_retention = key_retention
         self._migrations = list(migrations)
         self._clock = clock
@@ -154,7 +154,7 @@ class Offices:
             async with raw.transaction():
                 self.instance = await raw.fetchval("select id from holdfast.instance")
         except Exception as error:
-            raise translate(error, _WHERE) from error
+            raise translate(error, self.where) from error
         finally:
             with contextlib.suppress(Exception):
                 await raw.close(timeout=2)
@@ -170,7 +170,7 @@ class Offices:
                 return await connect_raw(self.address, statement_cache=0)
             except Exception as error:
                 if judge(error) is Fault.FINAL or loop.time() > deadline:
-                    raise translate(error, _WHERE) from error
+                    raise translate(error, self.where) from error
             await asyncio.sleep(0.2)
 
     async def here(self) -> Office:
