@@ -1,0 +1,81 @@
+"""A database with a long past and a lot to do: a million finished jobs, and many that wait."""
+
+from __future__ import annotations
+
+from typing import Final
+from uuid import UUID
+
+import psycopg
+
+FINISHED: Final = 1_000_000
+READY: Final = 200_000
+SCHEDULED: Final = 100_000
+ACTIVE: Final = 1_000
+KEYS: Final = 100_000
+QUEUE: Final = "crowd"
+TASK: Final = "task"
+WORKER: Final = UUID(int=7)
+TOKEN: Final = UUID(int=8)
+LATER: Final = 4_000_000_000_000_000
+"""A time that is far away, in microseconds."""
+RIPE: Final = 5_000
+"""So many of the scheduled jobs are due. As many ready ones have expired; they are in a queue of their own."""
+
+_JOBS = """
+    insert into holdfast.jobs (
+        id, place, created_at, due_at, expires_at, started_at, finished_at, worker, token, max_attempts, attempt, runs,
+        stage, priority, delivery, task, queue, args, idempotency_key
+    )
+    select
+        holdfast_test_id({kind}, n), nextval('holdfast.places'), n, {due}, {expires}, {started}, {finished},
+        {worker}, {token}, 5, {attempt}, {attempt}, {stage}, 5, 0, '{task}', {queue}, '{{"number": 17}}', {key}
+    from generate_series(1, {number}) as n
+"""
+_FUNCTION = """
+    create or replace function holdfast_test_id(kind integer, n bigint) returns uuid language sql immutable as $$
+        select (lpad(to_hex(kind), 2, '0') || lpad(to_hex(n), 10, '0') || '70008000000000000000')::uuid
+    $$
+"""
+
+
+def id_of(kind: int, number: int) -> UUID:
+    """The id of a job: kinds are the stages, in the order of which the jobs were made."""
+    return UUID(int=kind << 120 | number << 80 | 0x7000_8000_0000_0000_0000)
+
+
+def ids_of(kind: int, count: int, first: int = 1) -> list[UUID]:
+    return [id_of(kind, number) for number in range(first, first + count)]
+
+
+def fill(connection: psycopg.Connection, finished: int = FINISHED) -> None:
+    """Fill a database that has Holdfast's tables, and nothing in them, as quickly as can be."""
+    share = finished / FINISHED
+    connection.execute(_FUNCTION)
+    connection.execute("insert into holdfast.workers select %s, 'worker', 'host', 1, '{}', 0, 0, 1", [WORKER])
+    connection.execute("insert into holdfast.queues (name, declared_bound) values (%s, 1000000)", [QUEUE])
+    over = f"case when n <= {RIPE} then n else {LATER} end"
+    mine = {"worker": f"'{WORKER}'", "token": f"'{TOKEN}'", "started": "n", "attempt": "1"}
+    for kind, number, fields in (
+        (4, finished, mine | {"finished": "n", "key": f"case when n <= {KEYS * share:.0f} then n::text end"}),
+        (2, round(READY * share), {"expires": over, "queue": f"case when n <= {RIPE} then 'late' else '{QUEUE}' end"}),
+        (1, round(SCHEDULED * share), {"due": over}),
+        (3, ACTIVE, mine | {"key": "'active ' || n"}),
+    ):
+        usual = dict.fromkeys(("expires", "started", "finished", "worker", "token", "key"), "null")
+        values = usual | {"due": "0", "attempt": "0", "task": TASK, "queue": f"'{QUEUE}'"} | fields
+        connection.execute(_JOBS.format(kind=kind, number=number, stage=kind, **values).encode())
+    connection.execute("""
+        insert into holdfast.keys (task, kind, key, job, expires_at)
+        select task, 1, idempotency_key, id, case when stage = 4 then finished_at end
+        from holdfast.jobs where idempotency_key is not null
+    """)
+    connection.execute("""
+        insert into holdfast.failures (job, run, generation, ended_at, kind, error_type, message)
+        select holdfast_test_id(4, n), 1, 0, 1, 'error', 'Error', 'no' from generate_series(1, 50000) as n
+    """)
+
+
+def empty(connection: psycopg.Connection) -> None:
+    """Row by row: to truncate a table would make everybody forget the plans for it."""
+    for table in ("jobs", "keys", "failures", "workers", "queues"):
+        connection.execute(f"delete from holdfast.{table}".encode())

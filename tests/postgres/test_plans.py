@@ -1,0 +1,291 @@
+"""What a statement costs depends on its batch, and neither on what is over nor on what waits.
+
+The planner goes by what it knows of a table, and the store's connections keep its plans. So they must be good whatever
+it knew: of a table that was empty or had a few rows when the plan was made, of one that nobody has analyzed, and of one
+that somebody has. The crowd has a million finished jobs, two hundred thousand ready ones, a hundred thousand scheduled.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+import psycopg
+import pytest
+
+from holdfast.ids import Ids
+from holdfast.stores.postgres import PostgresStore
+from holdfast.stores.postgres.statements import names
+from tests.postgres.crowd import ACTIVE, QUEUE, TASK, empty, fill, id_of
+from tests.postgres.plans import NOT_PREPARED, Prepared, Scan
+from tests.postgres.questions import values_of
+from tests.servers.databases import Databases
+
+COUNTING: Final = {"queues"}
+"""Counts all that waits, in its indexes: for people, not for workers."""
+AT_THE_FRONT: Final = {"next_due"}
+"""Reads the first entry of an index, and no further."""
+OF_A_WORKER: Final = {"claimed", "depart", "lock_active_of_worker", "lock_orphans", "workers"}
+"""Read, or count, all that one worker holds: here a thousand jobs."""
+INDEXES: Final = {
+    "attempts": {"failures_of_job"},
+    "claim": {"jobs_pkey", "jobs_ready"},
+    "claimed": {"jobs_active"},
+    "close_keys": {"keys_of_job"},
+    "complete": {"jobs_pkey", "keys_of_job"},
+    "delete": {"jobs_pkey", "failures_of_job"},
+    "find_keys": {"keys_pkey"},
+    "held": {"jobs_pkey", "jobs_active"},
+    "lock_active_of_worker": {"jobs_pkey", "jobs_active"},
+    "lock_by_id": {"jobs_pkey"},
+    "lock_expired": {"jobs_expiring"},
+    "lock_orphans": {"jobs_pkey", "jobs_active"},
+    "next_due": {"jobs_due"},
+    "prunable": {"jobs_pkey", "keys_of_job"},
+    "prune": {"jobs_pkey", "keys_of_job", "failures_of_job"},
+    "prune_keys": {"keys_ending"},
+    "queues": {"jobs_ready", "jobs_delayed"},
+    "ripen": {"jobs_pkey", "jobs_due"},
+    "save": {"jobs_pkey"},
+    "select_by_id": {"jobs_pkey"},
+    "select_finished": {"jobs_pkey"},
+    "trim_history": {"failures_of_job", "failures_pkey"},
+    "workers": {"jobs_active"},
+}
+"""What each statement may read of the tables that grow. Those that are not named don't touch them."""
+HOT: Final = sorted(INDEXES.keys() - COUNTING - OF_A_WORKER)
+AUTO: Final = {"search_path": "pg_catalog, pg_temp", "enable_seqscan": "off", "plan_cache_mode": "auto"}
+"""Where the planner is free to make another plan for each execution."""
+
+
+@dataclass
+class Crowd:
+    """A crowded database, and connections that have been there since some time."""
+
+    url: str
+    since_it_was_empty: Prepared
+    since_it_had_few: Prepared
+
+    @contextmanager
+    def fresh(self, settings: Mapping[str, str] | None = None) -> Iterator[Prepared]:
+        with closing(Prepared(self.url, settings)) as prepared:
+            yield prepared
+
+    def ask(self, question: str) -> Any:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            found = connection.execute(question.encode()).fetchone()
+        return None if found is None else found[0]
+
+    def do(self, order: str) -> None:
+        with psycopg.connect(self.url, autocommit=True) as connection:
+            connection.execute(order.encode())
+
+
+@pytest.fixture(scope="module")
+def crowd(postgres: Databases) -> Iterator[Crowd]:
+    url = postgres.create_database()
+    asyncio.run(_make_tables(url))
+    with psycopg.connect(url, autocommit=True) as connection:
+        for table in ("jobs", "keys", "failures"):  # or it would be analyzed when the machine likes
+            connection.execute(f"alter table holdfast.{table} set (autovacuum_enabled = off)".encode())
+        connection.execute("vacuum analyze")
+        with closing(Prepared(url)) as since_it_was_empty:
+            make_plans(since_it_was_empty)
+            fill(connection, finished=10)
+            connection.execute("vacuum analyze")
+            with closing(Prepared(url)) as since_it_had_few:
+                make_plans(since_it_had_few)
+                empty(connection)
+                fill(connection)
+                yield Crowd(url, since_it_was_empty, since_it_had_few)
+    postgres.drop_database(url)
+
+
+async def _make_tables(url: str) -> None:
+    store = PostgresStore(url)
+    await store.open()
+    await store.close()
+
+
+def make_plans(prepared: Prepared) -> None:
+    """A plan is made when a statement is run for the first time, and kept from then on."""
+    for name in set(names()) - NOT_PREPARED.keys():
+        prepared.explain(name, values_of(name, 1), is_run=True)
+
+
+# ── which indexes ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_every_statement_has_its_place_in_this_file() -> None:
+    for name in set(names()) - NOT_PREPARED.keys():
+        assert values_of(name, 1) is not None
+    assert INDEXES.keys() <= set(names())
+
+
+def check_scans(name: str, scans: Sequence[Scan]) -> None:
+    allowed = INDEXES.get(name, set())
+    assert {scan.index for scan in scans if scan.index} <= allowed, f"{name}: {scans}"
+    assert not any(scan.kind == "Seq Scan" for scan in scans), f"{name}: {scans}"
+    if name not in COUNTING | AT_THE_FRONT:
+        assert not any(scan.is_whole for scan in scans), f"{name}: {scans}"
+
+
+@pytest.mark.parametrize("rows", [0, 10], ids=["empty", "a few rows"])
+@pytest.mark.parametrize("is_analyzed", [False, True], ids=["never analyzed", "analyzed"])
+def test_no_plan_reads_all_of_a_small_table(postgres_database: str, rows: int, is_analyzed: bool) -> None:
+    """It would be kept when the table has grown."""
+    asyncio.run(_make_tables(postgres_database))
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        if rows:
+            fill(connection, finished=rows)
+        if is_analyzed:
+            connection.execute("vacuum analyze")
+    for settings in (None, AUTO):
+        with closing(Prepared(postgres_database, settings)) as prepared:
+            for name in set(names()) - NOT_PREPARED.keys():
+                check_scans(name, prepared.explain(name, values_of(name, 3)).scans)
+
+
+def test_no_plan_reads_all_of_a_large_table(crowd: Crowd) -> None:
+    for settings in (None, AUTO):
+        with crowd.fresh(settings) as prepared:
+            for name in set(names()) - NOT_PREPARED.keys():
+                check_scans(name, prepared.explain(name, values_of(name, 3)).scans)
+
+
+# ── how much of them ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def check_cost(name: str, prepared: Prepared) -> None:
+    """A page of each index on the way down, a few for each job, and none for what else is there."""
+    for batch in (1, 100):
+        plan = prepared.explain(name, values_of(name, batch), is_run=True)
+        assert plan.buffers <= 120 + 45 * batch, f"{name} of {batch}: {plan}"
+        check_scans(name, plan.scans)
+
+
+def test_a_plan_that_was_made_for_a_small_table_is_good_for_a_crowd(crowd: Crowd) -> None:
+    for name in HOT:
+        check_cost(name, crowd.since_it_was_empty)
+        check_cost(name, crowd.since_it_had_few)
+
+
+def test_a_plan_for_a_crowd_that_nobody_analyzed_is_good(crowd: Crowd) -> None:
+    with crowd.fresh() as prepared:
+        for name in HOT:
+            check_cost(name, prepared)
+
+
+def test_what_a_worker_holds_is_found_among_all_others(crowd: Crowd) -> None:
+    with crowd.fresh() as prepared:
+        for name in OF_A_WORKER:
+            plan = prepared.explain(name, values_of(name, 1000), is_run=True)
+            assert plan.buffers <= 6 * ACTIVE, f"{name}: {plan}"
+
+
+# ── enqueuing ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def call_of(batch: int, kind: str) -> tuple[str, str]:
+    """The arguments of a call of holdfast.enqueue for so many jobs that are new, or were there before."""
+    jobs: list[dict[str, object]] = [
+        {"id": str(id), "task": TASK, "queue": QUEUE, "args": '{"number": 17}'} for id in Ids().make_many(batch)
+    ]
+    options: dict[str, object] = {"is_admitted": True, "has_repeats": False}
+    for number, job in enumerate(jobs, start=1):
+        match kind:
+            case "keyed":
+                job |= {"idempotency_key": f"new {number}", "unique_key": f"new {number}"}
+            case "keyed before":
+                job |= {"idempotency_key": f"active {number}", "unique_key": f"new {number}"}
+            case "repeated":
+                job |= {"id": str(id_of(4, number)), "is_repeat": True}
+                options["has_repeats"] = True
+            case _:
+                options["is_plain"] = True
+    return json.dumps(jobs), json.dumps(options)
+
+
+@pytest.mark.parametrize("settings", [None, {}], ids=["our connection", "a user's connection"])
+@pytest.mark.parametrize("kind", ["plain", "keyed", "keyed before", "repeated"])
+def test_an_enqueue_costs_the_same_in_a_crowd(crowd: Crowd, kind: str, settings: Mapping[str, str] | None) -> None:
+    with crowd.fresh(settings) as prepared:
+        prepared.explain_call(*call_of(1, kind))  # what is read once for each connection does not count
+        for batch in (1, 100, 1, 100, 1, 100, 1, 100):  # after some times, a plan is made that is kept
+            plan = prepared.explain_call(*call_of(batch, kind))
+            assert plan.buffers <= 150 + 45 * batch, f"{kind}, {batch}: {plan}"
+
+
+def test_an_enqueue_that_was_planned_for_a_small_table_is_good_for_a_large_one(postgres_database: str) -> None:
+    asyncio.run(_make_tables(postgres_database))
+    kinds = ["plain", "keyed", "keyed before", "repeated"]
+    with psycopg.connect(postgres_database, autocommit=True) as connection:
+        fill(connection, finished=10)
+        connection.execute("vacuum analyze")
+        with closing(Prepared(postgres_database)) as ours, closing(Prepared(postgres_database, {})) as a_user_s:
+            for kind in kinds * 7:
+                ours.explain_call(*call_of(1, kind))
+                a_user_s.explain_call(*call_of(1, kind))
+            empty(connection)
+            fill(connection, finished=50_000)
+            for kind in kinds:
+                for prepared in (ours, a_user_s):
+                    plan = prepared.explain_call(*call_of(10, kind))
+                    assert plan.buffers <= 600, f"{kind}: {plan}"
+
+
+# ── dead entries ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_claim_from_its_floor_walks_over_no_dead_entries(crowd: Crowd) -> None:
+    with psycopg.connect(crowd.url) as reader:
+        reader.execute("set transaction isolation level repeatable read")
+        reader.execute("select count(*) from holdfast.workers")  # an old snapshot, for which they must be kept
+        crowd.do(f"""
+            update holdfast.jobs set stage = 4, finished_at = 1 where id in (
+                select id from holdfast.jobs where stage = 2 and queue = '{QUEUE}' order by place limit 20000
+            )
+        """)
+        floor = crowd.ask(f"select min(place) from holdfast.jobs where stage = 2 and queue = '{QUEUE}'")
+        with crowd.fresh() as prepared:
+            from_the_floor = prepared.explain("claim", values_of("claim", 10, floor), is_run=True)
+            from_the_front = prepared.explain("claim", values_of("claim", 10), is_run=True)
+    assert from_the_floor.buffers <= 120 + 45 * 10, from_the_floor
+    assert from_the_front.buffers > from_the_floor.buffers + 400, "without dead entries, nothing is tested here"
+
+
+# ── after somebody has analyzed ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_plan_for_a_crowd_that_was_analyzed_is_good(crowd: Crowd) -> None:
+    """The last one: from here on the planner knows the crowd."""
+    crowd.do("vacuum (analyze, index_cleanup on) holdfast.jobs, holdfast.keys, holdfast.failures")
+    for prepared in (crowd.since_it_was_empty, crowd.since_it_had_few):
+        for name in HOT:
+            check_cost(name, prepared)
+    for settings in (None, AUTO):
+        with crowd.fresh(settings) as prepared:
+            for name in set(names()) - NOT_PREPARED.keys():
+                check_scans(name, prepared.explain(name, values_of(name, 3)).scans)
+            for name in HOT:
+                check_cost(name, prepared)
+
+
+def test_what_waits_is_counted_in_its_indexes(crowd: Crowd) -> None:
+    """Not in the table. For a bound, once more under the lock if it may be reached, as here that of scheduled jobs."""
+    crowd.do("vacuum (analyze, index_cleanup on) holdfast.jobs")
+    jobs, _ = call_of(1, "plain")
+    with crowd.fresh() as prepared:
+        counted = prepared.explain("queues", [], is_run=True)
+        look = json.dumps({"is_plain": True, "is_locking": True})
+        prepared.explain_call(jobs, look)  # what is read once for each connection does not count
+        looked = prepared.explain_call(jobs, look)
+    pages = crowd.ask("""
+        select (pg_relation_size('holdfast.jobs_ready') + pg_relation_size('holdfast.jobs_delayed')) / 8192
+    """)
+    assert counted.buffers <= 1.1 * pages
+    assert looked.buffers <= 2.1 * pages
