@@ -139,6 +139,7 @@ class Server:
         loop.call_soon(self._look)
         try:
             self._run(loop)
+            self._loop = None  # a last look around that comes now must not stop what follows
             loop.run_until_complete(_clear())
         finally:
             loop.close()

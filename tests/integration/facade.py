@@ -10,7 +10,7 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -130,12 +130,18 @@ def _numbers(rows: list[tuple[str]]) -> list[int]:
     return sorted(int(msgspec.json.decode(args)["n"]) for (args,) in rows)
 
 
-def run(database: Database, program: str, *, prologue: str = "") -> str:
-    """Run a program that has an app, and return what it printed. It must end well and complain of nothing."""
+def write(database: Database, program: str, prologue: str = "") -> Path:
+    """A program that has an app on the database that it is given the URL of."""
     script = database.folder / "program.py"
     script.write_text(f"{prologue}\n{APP}\n{textwrap.dedent(program)}")
+    return script
+
+
+def run(database: Database, program: str, *, prologue: str = "", flags: Sequence[str] = ()) -> str:
+    """Run a program that has an app, and return what it printed. It must end well and complain of nothing."""
+    script = write(database, program, prologue)
     done = subprocess.run(
-        [sys.executable, f"-W{FORKING_IS_MEANT}", str(script), database.url],
+        [sys.executable, f"-W{FORKING_IS_MEANT}", *flags, str(script), database.url],
         capture_output=True,
         text=True,
         timeout=PATIENCE,
