@@ -29,6 +29,7 @@ class Depth(msgspec.Struct):
     bound: int
     scheduled_bound: int
     is_certain: bool = False
+    measured_at: int | None = None
 
 
 class Lack(msgspec.Struct):
@@ -49,37 +50,63 @@ class Lack(msgspec.Struct):
         return refusal
 
 
+class Knowledge(msgspec.Struct):
+    """A queue as it was at the last look, with what this process has let in since."""
+
+    looked_at: float
+    depth: Depth
+    added: int = 0
+
+    def has_room(self, more: int) -> bool:
+        return (
+            self.depth.waiting + more <= COMFORTABLE * self.depth.bound
+            and self.depth.scheduled + more <= COMFORTABLE * self.depth.scheduled_bound
+        )
+
+    def count(self, number: int) -> None:
+        self.added += number
+        self.depth.waiting += number
+        self.depth.scheduled += number
+
+
 class Admission:
     """What this process knows of the queues it enqueues to. Forgotten, it is learnt again with the next enqueue."""
 
     def __init__(self) -> None:
-        self._known: dict[str, tuple[float, Depth]] = {}
+        self._known: dict[str, Knowledge] = {}
 
     def admits(self, more: Mapping[str, int], monotonic: float) -> bool:
         """Whether so many jobs for these queues may go in without a look, each of them."""
         return all(self._admits(queue, number, monotonic) for queue, number in more.items())
 
     def _admits(self, queue: str, more: int, monotonic: float) -> bool:
-        looked_at, depth = self._known.get(queue, (-1.0, None))
-        if depth is None or monotonic - looked_at > FRESH_FOR:
+        known = self._known.get(queue)
+        if known is None or monotonic - known.looked_at > FRESH_FOR:
             return False
-        return (
-            min(depth.bound, depth.scheduled_bound) >= LARGE
-            and depth.waiting + more <= COMFORTABLE * depth.bound
-            and depth.scheduled + more <= COMFORTABLE * depth.scheduled_bound
-        )
+        return min(known.depth.bound, known.depth.scheduled_bound) >= LARGE and known.has_room(more)
+
+    def is_tight(self, more: Mapping[str, int]) -> bool:
+        """Whether, for all that this process has let in itself, one of the queues may be near its bound."""
+        return any(queue in self._known and not self._known[queue].has_room(number) for queue, number in more.items())
 
     def count(self, more: Mapping[str, int]) -> None:
         """So many jobs went in. When they are due does not matter here: they count as both."""
         for queue, number in more.items():
             known = self._known.get(queue)
             if known is not None:
-                known[1].waiting += number
-                known[1].scheduled += number
+                known.count(number)
 
     def learn(self, found: Mapping[str, Depth], monotonic: float) -> None:
         for queue, depth in found.items():
-            self._known[queue] = (monotonic, depth)
+            before = self._known.get(queue)
+            if before is not None and not depth.is_certain:
+                # What this process has let in meanwhile was perhaps not there yet when somebody counted.
+                if before.depth.measured_at == depth.measured_at:
+                    depth.waiting, depth.scheduled = before.depth.waiting, before.depth.scheduled
+                else:
+                    depth.waiting += before.added
+                    depth.scheduled += before.added
+            self._known[queue] = Knowledge(monotonic, depth)
 
     def forget(self, queues: Iterable[str]) -> None:
         for queue in queues:

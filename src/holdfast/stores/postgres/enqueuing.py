@@ -103,6 +103,7 @@ class Enqueuing:
             return request.unasked()
         more, now = request.counts(), asyncio.get_running_loop().time()
         options.is_admitted = self._admission.admits(more, now)
+        options.is_tight = self._admission.is_tight(more)
 
         async def work(connection: Connection) -> Outcome:
             return await _call(connection, request, options)

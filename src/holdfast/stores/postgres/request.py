@@ -26,6 +26,7 @@ class Options(msgspec.Struct, omit_defaults=True):
     is_plain: bool = False
     has_repeats: bool = True
     is_admitted: bool = False
+    is_tight: bool = False
     is_locking: bool = False
     declared: dict[str, tuple[int, int]] = {}
     lock_timeout: int | None = None

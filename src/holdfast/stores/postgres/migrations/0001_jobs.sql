@@ -192,9 +192,9 @@ $$;
 -- Otherwise it is counted, and if the caller may wait, under a lock: then nobody else passes the bound before this
 -- transaction ends.
 create function holdfast.look_at_queue(
-    queue_name text, more bigint, declared json, is_locking boolean,
+    queue_name text, more bigint, declared json, is_locking boolean, is_tight boolean,
     out waiting bigint, out scheduled bigint, out bound bigint, out scheduled_bound bigint, out is_certain boolean,
-    out measured_in bigint
+    out measured_at bigint, out measured_in bigint
 ) language plpgsql as $$
 declare
     known       holdfast.queues;
@@ -207,14 +207,16 @@ begin
     scheduled_bound := coalesce((declared -> queue_name ->> 1)::bigint, known.scheduled_bound, 100000);
     waiting := known.waiting;
     scheduled := known.scheduled;
+    measured_at := known.measured_at;
     is_certain := false;
-    if least(bound, scheduled_bound) >= 10000 then
+    if not is_tight and least(bound, scheduled_bound) >= 10000 then
         fresh_for := greatest(250000, 20 * known.measured_in);
         if known.measured_at is null or known.measured_at + fresh_for < started then
             -- One of many counts. The others go by what is known until they see the result, but not for ever.
             is_counting := is_locking and pg_try_advisory_xact_lock(1215261794, hashtext(queue_name));
             if is_counting or not is_locking or known.measured_at is null or known.measured_at + 4 * fresh_for < started then
                 select * into waiting, scheduled from holdfast.measure(queue_name, greatest(bound, scheduled_bound));
+                measured_at := started;
             end if;
         end if;
         if waiting + more <= 0.75 * bound and scheduled + more <= 0.75 * scheduled_bound then
@@ -353,6 +355,7 @@ $$;
 --     is_plain      no job has a key, nor an id that might be there already
 --     has_repeats   some ids might be there already
 --     is_admitted   the caller knows that there is room
+--     is_tight      the caller knows that there may be little room, whatever others have counted
 --     is_locking    wait for other producers, to keep bounds exactly; otherwise they may be passed by what others
 --                   enqueue at the same time
 --     declared      {queue: [bound, bound of scheduled jobs]} that the caller's code declares
@@ -377,6 +380,7 @@ declare
     is_plain    constant boolean := coalesce((asked ->> 'is_plain')::boolean, false);
     is_admitted constant boolean := coalesce((asked ->> 'is_admitted')::boolean, false);
     is_locking  constant boolean := coalesce((asked ->> 'is_locking')::boolean, false);
+    is_tight    constant boolean := coalesce((asked ->> 'is_tight')::boolean, false);
     listed      constant json    := jobs::json; -- apart from the options, since each look into JSON reads all of it
     walked     holdfast.new_job[];
     must_walk  boolean   := not is_plain;
@@ -408,7 +412,7 @@ begin
 
     if not is_admitted then
         for queue in select new.queue as name, count(*) as more from unnest(walked) as new group by 1 order by 1 loop
-            room := to_jsonb(holdfast.look_at_queue(queue.name, queue.more, asked -> 'declared', is_locking));
+            room := to_jsonb(holdfast.look_at_queue(queue.name, queue.more, asked -> 'declared', is_locking, is_tight));
             queues := queues || jsonb_build_object(queue.name, room);
             must_walk := must_walk or (room ->> 'is_certain')::boolean;
         end loop;
