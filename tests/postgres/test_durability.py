@@ -15,18 +15,18 @@ from tests.postgres.database import Database
 from tests.postgres.jobs import FAILURE, claim, enqueue, new, register, settle
 
 _RECORD_AT_COMMIT = """
-    create table commits (relation text, setting text);
-    create function record_commit() returns trigger language plpgsql as $$
+    create table public.commits (relation text, setting text);
+    create function public.record_commit() returns trigger language plpgsql as $$
         begin
-            insert into commits values (tg_table_name, current_setting('synchronous_commit'));
+            insert into public.commits values (tg_table_name, current_setting('synchronous_commit'));
             return null;
         end
     $$;
     -- Deferred, it runs when the transaction commits: what is set then is what the server goes by.
     create constraint trigger record_commit after insert or update on holdfast.jobs
-        deferrable initially deferred for each row execute function record_commit();
+        deferrable initially deferred for each row execute function public.record_commit();
     create constraint trigger record_commit after insert or update on holdfast.workers
-        deferrable initially deferred for each row execute function record_commit();
+        deferrable initially deferred for each row execute function public.record_commit();
 """
 
 
@@ -47,7 +47,7 @@ async def careless(request: pytest.FixtureRequest, database: Database, make_stor
 
 async def _settings(database: Database, relation: str = "jobs") -> set[str]:
     """What was set when rows of this table were committed since the last time."""
-    found = await database.ask("delete from commits returning relation, setting")
+    found = await database.ask("delete from public.commits returning relation, setting")
     assert found
     return {row["setting"] for row in found if row["relation"] == relation}
 

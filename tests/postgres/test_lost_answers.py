@@ -26,7 +26,7 @@ a_cut = pytest.mark.parametrize("cut", CUTS if IS_THOROUGH else [Harm.CUT_AFTER]
 # ── settling ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-@each_cut
+@a_cut
 @pytest.mark.parametrize(
     ("transition", "stage", "attempts"),
     [
