@@ -27,6 +27,7 @@ _SETTINGS: dict[str, str | int] = {
     "pg_stat_statements.track": "none",  # a database that is asked how many it takes switches it on
     "shared_buffers": "1GB",
     "max_wal_size": "4GB",
+    "deadlock_timeout": "50ms",  # less than the store waits for any lock, so that no deadlock passes for waiting
 }
 _REPORTED = (
     "fsync",
@@ -36,6 +37,7 @@ _REPORTED = (
     "shared_buffers",
     "max_wal_size",
     "autovacuum_naptime",
+    "deadlock_timeout",
     "shared_preload_libraries",
 )
 # Ids that sort before those of today, one after the other, as if they had been enqueued long ago.
