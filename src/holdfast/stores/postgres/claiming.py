@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Mapping, Sequence
 from uuid import UUID
 
@@ -76,5 +77,6 @@ class Claiming:
         unknown = queues - self._known_queues
         if unknown:
             # In a transaction of a user's, a queue is filled before anybody has heard of it.
-            await connection.execute(statement("know_queues"), list(unknown))
-            self._known_queues |= unknown
+            with contextlib.suppress(Exception):  # the jobs are claimed, come what may; the next claim tries again
+                await connection.execute(statement("know_queues"), list(unknown))
+                self._known_queues |= unknown
