@@ -12,11 +12,12 @@ import pytest
 
 from holdfast.errors import OutcomeUnknown, StoreUnavailable, WorkerDeclaredDead
 from holdfast.job import Stage
-from holdfast.store import NewWorker
+from holdfast.lifecycle import Complete
+from holdfast.store import NewWorker, Settled
 from holdfast.stores.postgres import PostgresStore, connection
 from tests.postgres.conftest import Opener
 from tests.postgres.database import Database, until
-from tests.postgres.jobs import claim, enqueue, register
+from tests.postgres.jobs import QUEUE, claim, enqueue, new, register, settle
 from tests.postgres.process import Process
 from tests.postgres.proxy import Harm, Proxy
 
@@ -134,3 +135,21 @@ async def test_a_process_that_is_killed_in_mid_claim_leaves_no_job_behind(
         await let_go()
         assert sorted(await burying) == ids
         assert await database.stuck() == []
+
+
+async def test_a_claim_that_has_come_through_is_answered_whatever_comes_after_it(
+    make_store: Opener, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(connection._SETTINGS, "lock_timeout", "200ms")
+    store = make_store()
+    worker = await register(store)
+    user = await database.connect()
+    async with user.transaction():
+        (enqueued,) = await store.enqueue([new()], tx=user)
+    # A queue that nobody has heard of yet; and somebody is about to say something about it.
+    async with user.transaction():
+        await user.execute("insert into holdfast.queues (name) values ($1)", QUEUE)
+        (claimed,) = await claim(store, worker)
+        assert claimed.id == enqueued.id
+    await user.close()
+    assert await settle(store, [claimed], Complete()) == [Settled.APPLIED]

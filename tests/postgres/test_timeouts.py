@@ -25,7 +25,8 @@ async def _slow_down(database: Database, seconds: float) -> None:
         create or replace function dawdle() returns trigger language plpgsql as $$
             begin perform pg_sleep({seconds}); return null; end
         $$;
-        create or replace trigger dawdle after insert or update on holdfast.jobs execute function dawdle();
+        drop trigger if exists dawdle on holdfast.jobs;
+        create trigger dawdle after insert or update on holdfast.jobs execute function dawdle();
         """
     )
 
