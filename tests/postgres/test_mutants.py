@@ -1,0 +1,217 @@
+"""The tester is tested: statements that break one promise each, and the test that must notice.
+
+See tests/contract/test_mutants.py for what the contract notices of decisions; this is about SQL.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import psycopg
+import pytest
+
+from holdfast.errors import HoldfastError, StoreError
+from holdfast.stores.postgres import PostgresStore, floors, statements
+from holdfast.stores.postgres.migrate import Migration, shipped_migrations
+from holdfast.testing import ManualClock
+from holdfast.testing.store_contract import RETENTION, Harness, StoreContract
+from tests.postgres import test_floors, test_locks
+from tests.postgres.conftest import Opener
+from tests.postgres.database import Database
+from tests.postgres.jobs import claim, register
+
+FUNCTIONS = "the functions"
+"""Of the first migration."""
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """In a statement, or among the functions, `original` is replaced."""
+
+    name: str
+    where: str
+    original: str
+    replacement: str
+    caught_by: str
+
+    def statement(self) -> str:
+        text = statements.statement(self.where)
+        assert self.original in text
+        return text.replace(self.original, self.replacement)
+
+    def migrations(self) -> list[Migration]:
+        first, *others = shipped_migrations()
+        assert self.original in first.sql
+        return [Migration(first.number, first.name, first.sql.replace(self.original, self.replacement)), *others]
+
+
+MUTANTS = [
+    Mutant(
+        "completes whatever the token",
+        "complete",
+        "and job.token = done.token",
+        "",
+        "test_an_earlier_claim_is_stale_once_the_job_is_claimed_again",
+    ),
+    Mutant(
+        "completes what is over",
+        "complete",
+        "and (job.stage = 3) is true",
+        "",
+        "test_a_repeated_settlement_is_recognised_and_changes_nothing",
+    ),
+    Mutant(
+        "never ends a key",
+        "complete",
+        "k.job = any ($4::uuid[])",
+        "k.job = any ($4::uuid[]) and false",
+        "test_the_key_holds_after_each_end_until_its_retention_has_passed",
+    ),
+    Mutant(
+        "claims without locking",
+        "claim",
+        "for update skip locked",
+        "",
+        "test_racing_claimers_never_share_a_job_and_together_get_all",
+    ),
+    Mutant(
+        "claims for the dead",
+        "claim",
+        "where id = $1 and dead_at is null",
+        "where id = $1",
+        "test_a_dead_worker_may_not_claim",
+    ),
+    Mutant(
+        "claims from paused queues",
+        "claim",
+        "where demand.queue <> all (control.paused)",
+        "",
+        "test_a_paused_queue_gives_nothing_until_it_is_resumed",
+    ),
+    Mutant(
+        "claims what has expired",
+        "claim",
+        "and (expires_at is null or expires_at > alive.now)",
+        "",
+        "test_an_expired_job_is_passed_over",
+    ),
+    Mutant(
+        "claims the newest first",
+        "claim",
+        "order by place",
+        "order by place desc",
+        "test_claims_one_by_one_keep_the_order",
+    ),
+    Mutant(
+        "settles without locking",
+        "lock_by_id",
+        "for update",
+        "",
+        "test_racing_settlements_of_one_claim_apply_once",
+    ),
+    Mutant(
+        "ripens in any order",
+        "ripen",
+        "order by due_at, id",
+        "order by id desc",
+        "test_what_is_due_becomes_ready_in_the_order_of_its_times",
+    ),
+    Mutant(
+        "declares dead who has beaten since",
+        "declare_dead",
+        "and gone.beat in (w.beat, -1)",
+        "",
+        "test_a_worker_that_beat_in_the_meantime_is_spared",
+    ),
+    Mutant(
+        "forgets claims whose answer was lost",
+        "held",
+        "and started_at >= $3",
+        "and started_at >= $3 and false",
+        "test_a_claim_whose_answer_was_lost_is_given_back_uncharged",
+    ),
+    Mutant(
+        "knows no expired keys",
+        FUNCTIONS,
+        "and (k.expires_at is null or k.expires_at > moment)",
+        "",
+        "test_the_key_holds_after_each_end_until_its_retention_has_passed",
+    ),
+    Mutant(
+        "compares no fingerprints",
+        FUNCTIONS,
+        "holder.fingerprint is distinct from new.fingerprint",
+        "false",
+        "test_a_key_with_other_arguments_is_a_conflict_that_names_the_job",
+    ),
+]
+
+
+def plant(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(statements._TEXTS, mutant.where, mutant.statement())
+    statements.records_statement.cache_clear()
+
+
+@pytest.fixture(autouse=True)
+def _forget() -> Iterator[None]:
+    yield
+    statements.records_statement.cache_clear()
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+async def test_a_broken_statement_is_noticed_by_the_contract(
+    mutant: Mutant, postgres_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = ManualClock()
+    migrations = mutant.migrations() if mutant.where == FUNCTIONS else None
+    if mutant.where != FUNCTIONS:
+        plant(mutant, monkeypatch)
+
+    def make() -> PostgresStore:
+        return PostgresStore(postgres_database, clock=clock, retention=RETENTION, migrations=migrations)
+
+    harness = Harness(make(), clock, make_another=make, connect=lambda: psycopg.connect(postgres_database))
+    try:
+        with pytest.raises((AssertionError, HoldfastError, ValueError, pytest.fail.Exception)) as complaint:
+            await getattr(StoreContract(), mutant.caught_by)(harness)
+        assert not isinstance(complaint.value, StoreError), "the server did not understand it"
+    finally:
+        await harness.close()
+
+
+async def test_a_claim_that_waits_for_locks_is_noticed(
+    store: PostgresStore, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(Mutant("", "claim", "for update skip locked", "for update", ""), monkeypatch)
+    with pytest.raises(AssertionError, match="it waits"):
+        await test_locks.test_a_claim_passes_over_what_somebody_else_has_locked(store, database)
+
+
+async def test_a_claim_that_locks_no_worker_is_noticed(
+    store: PostgresStore, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(Mutant("", "claim", "for key share", "", ""), monkeypatch)
+    with pytest.raises(AssertionError, match="being taken over"):
+        await test_locks.test_a_claim_waits_for_whoever_is_ending_its_worker(store, database)
+
+
+async def test_a_floor_that_follows_jobs_to_where_others_put_them_is_noticed(
+    store: PostgresStore, database: Database, make_store: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(Mutant("", "claim", "when taken.runs > 1 or taken.generation > 0", "when false", ""), monkeypatch)
+    monkeypatch.setattr(floors, "_SOONEST_SWEEP", 3600.0)
+    monkeypatch.setattr(floors, "_LATEST_SWEEP", 3600.0)
+    worker = await register(store)
+    await claim(store, worker)
+    with pytest.raises(AssertionError):
+        await test_floors.test_what_others_gave_back_meanwhile_does_not_hide_what_stands_before_it(
+            database, store, worker, make_store
+        )
+
+
+async def test_a_bound_that_is_counted_without_taking_turns_is_noticed(database: Database, make_store: Opener) -> None:
+    turn = "perform pg_advisory_xact_lock(1215261793, hashtext(queue_name));"
+    store = make_store(migrations=Mutant("", FUNCTIONS, turn, "", "").migrations())
+    with pytest.raises(AssertionError, match="did not wait"):
+        await test_locks.test_producers_of_a_small_queue_take_turns(store, database)
