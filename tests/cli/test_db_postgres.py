@@ -31,7 +31,7 @@ def url(run: Run, postgres_database: str) -> str:
 
 @pytest.fixture
 def role(postgres: Databases) -> Iterator[str]:
-    """A role that may log in, and nothing else."""
+    """A role that may log in, and nothing else. A database where it is given rights must be gone before it."""
     name = f"holdfast role {uuid4().hex[:8]}"  # its name must be quoted
     postgres.execute(sql.SQL("create role {} login").format(sql.Identifier(name)))
     yield name
@@ -99,7 +99,7 @@ def test_a_newer_schema_is_refused(run: Run, url: str) -> None:
 
 
 def test_a_role_that_may_not_make_tables_says_who_should(
-    run: Run, postgres: Databases, postgres_database: str, role: str
+    run: Run, postgres: Databases, role: str, postgres_database: str
 ) -> None:
     ran = run("db", "migrate", "--url", postgres.url(postgres_database.rpartition("/")[2], user=role))
     assert (ran.status, ran.out) == (1, "")
@@ -245,7 +245,7 @@ def test_an_index_that_was_left_unfinished_is_found_and_mended(run: Run, url: st
 
 
 def test_a_role_that_lacks_rights_is_told_which_and_how_to_get_them(
-    run: Run, postgres: Databases, url: str, role: str
+    run: Run, postgres: Databases, role: str, url: str
 ) -> None:
     database = url.rpartition("/")[2]
     theirs = postgres.url(database, user=role)
@@ -267,7 +267,6 @@ def test_a_role_that_lacks_rights_is_told_which_and_how_to_get_them(
         (finding,) = _findings(run("db", "check", "--json", "--url", theirs))
         assert finding["problem"] == f'The role "{role}" lacks rights: {lacking}.'
         _execute(url, f'grant {right} to "{role}"')
-    _execute(url, f'drop owned by "{role}"')
 
 
 def test_settings_that_endanger_jobs_are_found(run: Run, url: str) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import asyncpg
 import psycopg
 import psycopg2  # type: ignore[import-untyped]
+import pytest
 import sqlalchemy
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, AsyncSession, create_async_engine
 from sqlalchemy.orm import Session, scoped_session, sessionmaker
@@ -321,7 +323,7 @@ def configure_django(**databases: dict[str, Any]) -> None:
     """Settings without a project. Those of an earlier test are replaced."""
     import django  # type: ignore[import-untyped]
     from django.conf import settings  # type: ignore[import-untyped]
-    from django.db import connections  # type: ignore[import-untyped]
+    from django.db import NotSupportedError, OperationalError, connections  # type: ignore[import-untyped]
 
     if not settings.configured:
         settings.configure()
@@ -330,6 +332,13 @@ def configure_django(**databases: dict[str, Any]) -> None:
         connections[alias].close()
         del connections[alias]
     connections.settings = connections.configure_settings({"default": {}} | databases)
+    for alias in databases:
+        with suppress(OperationalError):
+            try:
+                connections[alias].ensure_connection()
+            except NotSupportedError as error:
+                pytest.skip(f"NOT TESTED: Django says: {error}")
+            connections[alias].close()
 
 
 def django_database(url: str, **options: Any) -> dict[str, Any]:

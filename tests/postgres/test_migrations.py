@@ -275,12 +275,12 @@ async def test_who_waits_for_a_migration_of_another_process_gives_up_with_advice
 
 @pytest.fixture
 async def role(postgres: Databases) -> AsyncIterator[str]:
-    """A role that may log in, and nothing else."""
+    """A role that may log in, and nothing else. A database where it is given rights must be gone before it."""
     name = f"holdfast_role_{uuid4().hex[:12]}"
     connection = await asyncpg.connect(postgres.url())
     await connection.execute(f"create role {name} login")
     yield name
-    await connection.execute(f"drop owned by {name}; drop role {name}")
+    await connection.execute(f"drop role {name}")
     await connection.close()
 
 
@@ -288,12 +288,8 @@ def _as(role: str, postgres: Databases, database: Database) -> str:
     return postgres.url(database.url.rpartition("/")[2], user=role)
 
 
-async def _forget(database: Database, role: str) -> None:
-    await database.execute(f"drop owned by {role}")
-
-
 async def test_a_role_that_owns_nothing_but_its_database_can_do_everything(
-    postgres: Databases, database: Database, role: str
+    postgres: Databases, role: str, database: Database
 ) -> None:
     await database.execute("revoke create on schema public from public")
     await database.execute(f"alter database {database.url.rpartition('/')[2]} owner to {role}")
@@ -301,12 +297,10 @@ async def test_a_role_that_owns_nothing_but_its_database_can_do_everything(
     await _check_usable(store)
     await store.close()
     assert await database.value("select nspowner::regrole::text from pg_namespace where nspname = 'holdfast'") == role
-    await database.execute(f"alter database {database.url.rpartition('/')[2]} owner to postgres")
-    await _forget(database, role)
 
 
 async def test_a_role_that_may_not_make_tables_says_who_should(
-    postgres: Databases, database: Database, role: str
+    postgres: Databases, role: str, database: Database
 ) -> None:
     name = database.url.rpartition("/")[2]
     await database.execute(f"revoke create on database {name} from public")
@@ -318,7 +312,7 @@ async def test_a_role_that_may_not_make_tables_says_who_should(
 
 
 async def test_a_role_without_rights_on_tables_works_until_a_migration_is_needed(
-    postgres: Databases, database: Database, make_store: Opener, role: str
+    postgres: Databases, role: str, database: Database, make_store: Opener
 ) -> None:
     await make_store().open()
     await database.execute(
@@ -336,7 +330,6 @@ async def test_a_role_without_rights_on_tables_works_until_a_migration_is_needed
             await newer.open()
         await newer.close()
     assert await _version(database) == NOW
-    await _forget(database, role)
 
 
 async def test_a_database_without_plpgsql_says_what_is_missing(database: Database, make_store: Opener) -> None:
