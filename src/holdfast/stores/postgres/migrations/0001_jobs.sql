@@ -257,25 +257,33 @@ end
 $$;
 
 -- Take the keys of a new job, or return the job that has one of them. Refusals are raised as HF001, and their message
--- is the answer.
-create function holdfast.resolve_keys(new holdfast.new_job, moment bigint) returns uuid language plpgsql as $$
+-- is the answer. `taken` of its keys are its own already.
+create function holdfast.resolve_keys(
+    new holdfast.new_job, moment bigint, taken integer
+) returns uuid language plpgsql as $$
 declare
     holder record;
     took   integer;
 begin
+    if taken = num_nonnulls(new.idempotency_key, new.unique_key) then
+        return null;
+    end if;
     loop
         -- One after the other: asked for both at once, the planner may well read all the keys of the task.
         select * into holder
         from holdfast.keys as k
         where k.task = new.task and k.kind = 1 and k.key = new.idempotency_key
-          and (k.expires_at is null or k.expires_at > moment);
+          and (k.expires_at is null or k.expires_at > moment) and (taken = 0 or k.job <> new.id);
         if not found then
             select * into holder
             from holdfast.keys as k
             where k.task = new.task and k.kind = 2 and k.key = new.unique_key
-              and (k.expires_at is null or k.expires_at > moment);
+              and (k.expires_at is null or k.expires_at > moment) and (taken = 0 or k.job <> new.id);
         end if;
         if found then
+            if taken > 0 then
+                delete from holdfast.keys as k where k.job = new.id;
+            end if;
             if holder.kind = 1 and holder.fingerprint is distinct from new.fingerprint then
                 raise exception using errcode = 'HF001', message = json_build_object(
                     'because', 'key', 'task', new.task, 'key', new.idempotency_key, 'existing', holder.job
@@ -296,38 +304,37 @@ begin
             fingerprint = excluded.fingerprint,
             window_until = excluded.window_until,
             expires_at = null
-        where keys.expires_at <= moment;
+        where keys.expires_at <= moment or (taken > 0 and keys.job = new.id);
         get diagnostics took = row_count;
         if took = num_nonnulls(new.idempotency_key, new.unique_key) then
             return null;
         end if;
         -- Somebody took one since we looked. Give back what we have, and look again.
         delete from holdfast.keys as k where k.job = new.id;
+        taken := 0;
     end loop;
 end
 $$;
 
--- Take the keys of all these jobs; false if any of them is taken already, or stands there twice.
-create function holdfast.take_new_keys(jobs holdfast.new_job[], moment bigint) returns boolean language plpgsql as $$
-declare
-    wanted integer;
-    took   integer;
-begin
-    select count(idempotency_key) + count(unique_key) into wanted from unnest(jobs);
-    insert into holdfast.keys (task, kind, key, job, fingerprint, window_until)
-    select new.task, mine.kind, mine.key, new.id, mine.fingerprint, mine.window_until
-    from unnest(jobs) as new
-    cross join lateral (
-        values
-            (1, new.idempotency_key, new.fingerprint, null::bigint),
-            (2, new.unique_key, null, moment + new.unique_window)
-    ) as mine (kind, key, fingerprint, window_until)
-    where mine.key is not null
-    order by new.task, mine.kind, mine.key
-    on conflict (task, kind, key) do nothing;
-    get diagnostics took = row_count;
-    return took = wanted;
-end
+-- Take those keys of new jobs that nobody has, for the first that asks for one. Answers with {job: how many}.
+--
+-- Whoever waits for a key that somebody else is taking has taken only smaller ones, so nobody waits in a circle.
+create function holdfast.take_new_keys(jobs holdfast.new_job[], moment bigint) returns jsonb language sql volatile as $$
+    with taken as (
+        insert into holdfast.keys (task, kind, key, job, fingerprint, window_until)
+        select new.task, mine.kind, mine.key, new.id, mine.fingerprint, mine.window_until
+        from unnest(jobs) with ordinality as new
+        cross join lateral (
+            values
+                (1, new.idempotency_key, new.fingerprint, null::bigint),
+                (2, new.unique_key, null, moment + new.unique_window)
+        ) as mine (kind, key, fingerprint, window_until)
+        where mine.key is not null
+        order by new.task, mine.kind, mine.key, new.ordinality
+        on conflict (task, kind, key) do nothing
+        returning job
+    )
+    select coalesce(jsonb_object_agg(job, number), '{}') from (select job, count(*) as number from taken group by job) as of_jobs
 $$;
 
 -- The id of a job that is there already under the id of a new one.
@@ -384,6 +391,7 @@ declare
     listed      constant json    := jobs::json; -- apart from the options, since each look into JSON reads all of it
     walked     holdfast.new_job[];
     must_walk  boolean   := not is_plain;
+    taken      jsonb     := '{}'; -- {job: how many of its keys it has}
     sizes      integer[] := array(select json_array_elements_text(asked -> 'sizes')::integer);
     queues     jsonb     := '{}'; -- how full they are, with what was admitted so far
     room       jsonb;             -- the same with the call at hand
@@ -421,16 +429,14 @@ begin
     if asked ->> 'lock_timeout' is not null then
         perform set_config('lock_timeout', asked ->> 'lock_timeout', true);
     end if;
-    -- Mostly every key is new. Then one statement takes them all, in an order that is the same for everybody.
-    if must_walk and queues = '{}' and not coalesce((asked ->> 'has_repeats')::boolean, true) then
-        begin
-            must_walk := not holdfast.take_new_keys(walked, moment);
-            if must_walk then
-                raise exception using errcode = 'HF001', message = 'some are taken';
-            end if;
-        exception when sqlstate 'HF001' then
-            null;
-        end;
+    -- Mostly every key is new. Then one statement takes them all.
+    if must_walk and not coalesce((asked ->> 'has_repeats')::boolean, true) then
+        taken := holdfast.take_new_keys(walked, moment);
+        must_walk := queues <> '{}' or (
+            select count(new.idempotency_key) + count(new.unique_key) > (select sum(value::bigint) from jsonb_each_text(taken))
+                or (taken = '{}' and count(new.idempotency_key) + count(new.unique_key) > 0)
+            from unnest(walked) as new
+        );
     end if;
 
     if must_walk and sizes = '{}' then
@@ -448,7 +454,7 @@ begin
                 spot := spot + 1;
                 existing := case when job.is_repeat then holdfast.resolve_id(job) end;
                 if existing is null and num_nonnulls(job.idempotency_key, job.unique_key) > 0 then
-                    existing := holdfast.resolve_keys(job, moment);
+                    existing := holdfast.resolve_keys(job, moment, coalesce((taken ->> job.id::text)::integer, 0));
                 end if;
                 if existing is not null then
                     matched := array_append(matched, existing);
@@ -465,6 +471,10 @@ begin
             queues := room;
         exception when sqlstate 'HF001' then
             refused := refused || jsonb_build_object(number - 1, sqlerrm::jsonb);
+            if taken <> '{}' then
+                delete from holdfast.keys as k
+                where k.job = any (array(select id from unnest(walked[first : first + sizes[number] - 1])));
+            end if;
             matched := matched[:kept];
             spots := spots[:kept];
             for refused_spot in first .. first + sizes[number] - 1 loop
