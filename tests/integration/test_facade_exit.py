@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import time
+from collections.abc import AsyncGenerator
 
 import pytest
 
-from tests.integration.facade import Database, finisher, run
+from holdfast.portal import Portal
+from tests.integration.facade import PATIENCE, Database, finisher, run
 
 ENDS = {
     "an enqueue": "idle.enqueue(1)",
@@ -165,3 +169,29 @@ def test_two_loops_use_one_app_at_the_same_time(database: Database) -> None:
     with finisher(database):
         run(database, program)
     assert database.stored() == [*range(20), *range(100, 120), 200]
+
+
+def test_what_is_cleared_up_at_the_end_is_not_cut_short() -> None:
+    """Somebody submits or closes at the very moment when the last call ends: the loop is asked to stop once more."""
+    portal, is_cleared = Portal(), threading.Event()
+    kept: list[AsyncGenerator[None, None]] = []
+
+    async def keep() -> AsyncGenerator[None, None]:
+        try:
+            yield
+        finally:
+            for _ in range(5):
+                await asyncio.sleep(0)
+            is_cleared.set()
+
+    async def use() -> None:
+        kept.append(keep())
+        await anext(kept[0])
+        server, task = portal._server, asyncio.current_task()
+        assert server is not None
+        assert task is not None
+        portal.close()
+        task.add_done_callback(lambda _: server.soon(server._look))
+
+    portal.run(use(), "use")
+    assert is_cleared.wait(PATIENCE)

@@ -13,6 +13,9 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from holdfast.stores.postgres.address import Address
+from holdfast.stores.postgres.connection import connect
+from holdfast.stores.postgres.pool import Pool
 from tests.integration.facade import PATIENCE, PostgresDatabase, run, write
 from tests.servers.packages import NoServer
 from tests.servers.postgres import PostgresServer
@@ -148,13 +151,33 @@ ENDS = {
             await asyncio.sleep(0)
         asyncio.run(main())
     """,
-    "a loop that ends while it connects": """
+    "a loop that ends at the worst moment of connecting": """
+        import asyncio
+        from asyncpg.connect_utils import TLSUpgradeProto
+        connection_made = TLSUpgradeProto.connection_made
+        def cancel_all(self, transport):
+            connection_made(self, transport)
+            for task in asyncio.all_tasks() - {running}:
+                task.cancel()
+        TLSUpgradeProto.connection_made = cancel_all
+
+        async def main():
+            global running
+            running = asyncio.current_task()
+            await asyncio.wait([asyncio.create_task(echo.aenqueue(0))])
+        asyncio.run(main())
+        TLSUpgradeProto.connection_made = connection_made
+        assert hf.jobs.count() == 0
+        hf.enqueue_many([echo.call(n) for n in range(21)])
+        hf.close()
+    """,
+    "loops that end while they connect": """
         import asyncio
         async def main(turns):
             asyncio.create_task(echo.aenqueue(0))
             for _ in range(turns):
                 await asyncio.sleep(0)
-        for turns in range(0, 60, 3):
+        for turns in range(0, 60, 6):
             asyncio.run(main(turns))
         while hf.jobs.count() < 21:
             echo.enqueue(0)
@@ -257,6 +280,17 @@ def test_close_closes_the_connections_of_all_loops(plain: PostgresDatabase) -> N
     """
     run(plain, program, flags=STRICT)
     assert plain.stored() == [1, 1, 1, 2, 2, 2]
+
+
+async def test_a_connection_that_outlives_its_pool_is_not_kept(plain: PostgresDatabase) -> None:
+    address = Address.parse(plain.url)
+    pool = Pool(lambda: connect(address, is_pooled=False), 2)
+    async with pool.connection() as first:
+        await pool.close()
+    async with pool.connection() as second:
+        assert await second.fetch_value("select 1") == 1
+    assert first.raw.is_closed()
+    assert second.raw.is_closed()
 
 
 # ── forks ────────────────────────────────────────────────────────────────────────────────────────────────────────────
