@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,6 +26,14 @@ def test_it_runs_as_a_script_and_as_a_module(command: list[str], folder: Path) -
         == f"Error: {folder}/holdfast.db does not exist. Make it with `holdfast db migrate`, or name another.\n"
     )
     assert list(folder.iterdir()) == []
+
+
+def test_it_runs_on_a_terminal_that_knows_few_characters(run: Run, folder: Path) -> None:
+    run("db", "migrate")
+    environment = os.environ | {"PYTHONIOENCODING": "ascii"}
+    command = [sys.executable, "-m", "holdfast", "db", "check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
+    assert (done.returncode, done.stdout) == (0, "? schema 1 is as it should be\n"), done.stderr
 
 
 def test_it_tells_its_version(run: Run) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import io
 import sys
 from typing import Annotated
 
@@ -26,6 +27,9 @@ commands.add_typer(db.commands, name="db")
 
 def main() -> None:
     """Run a command, and end the process with its status."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal may not know every character
     try:
         commands(prog_name="holdfast")
     except HoldfastError as error:
