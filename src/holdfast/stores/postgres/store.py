@@ -20,11 +20,9 @@ import msgspec
 
 from holdfast import lifecycle
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError, WrongDatabase
 from holdfast.job import Attempt, ClaimedJob, JobRecord, NewJob
 from holdfast.liveness import Sighting
 from holdfast.moment import from_microseconds, to_microseconds
-from holdfast.portal import Portal
 from holdfast.store import (
     WORKER_RETENTION,
     Beaten,
@@ -57,11 +55,11 @@ from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.beating import Beating
 from holdfast.stores.postgres.claiming import Claiming
 from holdfast.stores.postgres.connection import Record
-from holdfast.stores.postgres.drivers import borrow
 from holdfast.stores.postgres.enqueuing import check_size
+from holdfast.stores.postgres.lending import Lending
 from holdfast.stores.postgres.migrate import Migration, shipped_migrations
 from holdfast.stores.postgres.office import Offices
-from holdfast.stores.postgres.request import Options, Request, declared_bounds
+from holdfast.stores.postgres.request import declared_bounds
 from holdfast.stores.postgres.search import Search
 from holdfast.stores.postgres.settling import settle_carefully
 from holdfast.stores.postgres.statements import records_of, records_statement, statement
@@ -94,6 +92,7 @@ class PostgresStore:
         self._start_anew()
 
     def _start_anew(self) -> None:
+        self._lending = Lending(self._offices, self._declared)
         self._claiming = Claiming(self._offices.floors)
         self._beating = Beating(self.address.statement_timeout)
         self._prune_from = _FIRST_ID
@@ -142,42 +141,14 @@ class PostgresStore:
         check_batch(len(jobs))
         check_size(jobs)
         if tx is not None:
-            borrowed, request = borrow(tx), Request([jobs])
-            await self.open()
-            if request.is_empty:
-                return _only(request.unasked().calls)
-            answer = await borrowed.aenqueue(request.jobs(), request.options(self._options()))
-            return self._read(request, answer)
+            return await self._lending.aenqueue(tx, jobs)
         office = await self._offices.here()
         return await office.enqueuing.run(jobs)
 
     def enqueue_in(self, tx: object, jobs: Sequence[NewJob]) -> list[Enqueued]:
         check_batch(len(jobs))
         check_size(jobs)
-        borrowed, request = borrow(tx), Request([jobs])
-        if self._offices.instance is None:
-            self._open_from_outside()
-        if request.is_empty:
-            return _only(request.unasked().calls)
-        return self._read(request, borrowed.enqueue(request.jobs(), request.options(self._options())))
-
-    def _open_from_outside(self) -> None:
-        """For a synchronous caller: find out which instance this is, on a connection and a loop of our own."""
-        portal = Portal()
-        try:
-            portal.run(self.open(), "aenqueue")
-        finally:
-            portal.close()
-
-    def _options(self) -> Options:
-        """In a transaction of the caller's: it must be our database, and the bounds of the code hold already."""
-        return Options(instance=self._offices.instance, now=self._microseconds, declared=self._declared)
-
-    def _read(self, request: Request, answer: str) -> list[Enqueued]:
-        try:
-            return _only(request.read(answer).calls)
-        except WrongDatabase:
-            raise WrongDatabase from None
+        return self._lending.enqueue(tx, jobs)
 
     # ── claiming and settling ────────────────────────────────────────────────────────────────────────────────────────
 
@@ -390,7 +361,11 @@ class PostgresStore:
         names = [queue.name for queue in queues]
         bounds = [queue.bound for queue in queues], [queue.scheduled_bound for queue in queues]
         await self._change("declare_queues", names, *bounds)
-        self._offices.admission.forget(names)
+        self._forget_bounds(names)
+
+    def _forget_bounds(self, queues: Sequence[str]) -> None:
+        self._offices.admission.forget(queues)
+        self._lending.forget(queues)
 
     async def queues(self) -> list[QueueRecord]:
         return [rows.queue(row) for row in await self._fetch(statement("queues"))]
@@ -406,7 +381,7 @@ class PostgresStore:
 
     async def _control(self, queue: str, name: str, *values: Any) -> None:
         await self._change(name, queue, *values)
-        self._offices.admission.forget([queue])
+        self._forget_bounds([queue])
         concerned = frozenset([queue])
         office = await self._offices.here()
         office.pass_on([Hint(HintKind.CONTROL, concerned), Hint(HintKind.ROOM, concerned)])
@@ -458,10 +433,3 @@ class PostgresStore:
 def _id_at(microseconds: int) -> UUID:
     """The first id that could be made at this time: one that is smaller was made before it."""
     return UUID(int=max(microseconds // 1000, 0) << 80)
-
-
-def _only(calls: Sequence[list[Enqueued] | HoldfastError]) -> list[Enqueued]:
-    (answer,) = calls
-    if isinstance(answer, HoldfastError):
-        raise answer
-    return answer
