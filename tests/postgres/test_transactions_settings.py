@@ -26,6 +26,7 @@ from tests.postgres.callers import (
 )
 from tests.postgres.shop import Shop, fresh_name, opened_shop
 from tests.servers.databases import Databases
+from tests.servers.pgbouncer import PgBouncer
 
 
 @pytest.fixture(scope="module")
@@ -172,6 +173,17 @@ def test_asyncpg_with_a_transaction_begun_by_hand(shop: Shop, queue: str) -> Non
     caller.close()
 
 
+def test_connections_through_pgbouncer(shop: Shop, pgbouncer: PgBouncer, queue: str) -> None:
+    url = pgbouncer.through(shop.url)
+
+    class Uncached(Asyncpg):
+        async def aconnect(self, url: str) -> None:
+            self.tx = await asyncpg.connect(url, statement_cache_size=0)
+
+    use(shop, Psycopg(url, prepare_threshold=None), f"{queue} psycopg")
+    use(shop, Uncached(url), f"{queue} asyncpg")
+
+
 SQLALCHEMY: dict[str, dict[str, Any]] = {
     "echo": {"echo": "debug"},
     "hidden parameters": {"hide_parameters": True},
@@ -183,10 +195,7 @@ SQLALCHEMY: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("options", SQLALCHEMY.values(), ids=SQLALCHEMY.keys())
-def test_sqlalchemy_with(
-    shop: Shop, queue: str, options: dict[str, Any], capsys: pytest.CaptureFixture[str], caplog: Any
-) -> None:
-    del capsys, caplog  # an echo is nothing to look at
+def test_sqlalchemy_with(shop: Shop, queue: str, options: dict[str, Any]) -> None:
     use(shop, SqlalchemyConnection(shop.url, **options), queue)
 
 
