@@ -14,5 +14,3 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
     if request.param == "sqlite":
         return SqliteDatabase(tmp_path)
     return PostgresDatabase(tmp_path, request.getfixturevalue("postgres_database"))
-
-

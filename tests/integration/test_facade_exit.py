@@ -110,10 +110,24 @@ ENDS = {
 }
 
 
-@pytest.mark.parametrize("program", ENDS.values(), ids=ENDS.keys())
-def test_a_program_ends_in_silence_after(database: Database, program: str) -> None:
+ON_BOTH = (
+    "an enqueue",
+    "a thread that still waits",
+    "threads that still enqueue",
+    "used after close",
+    "used at exit",
+    "an app in a cycle",
+    "one loop after another",
+)
+"""Where the store matters."""
+
+CASES = [("sqlite", end) for end in ENDS] + [("postgres", end) for end in ON_BOTH]
+
+
+@pytest.mark.parametrize(("database", "end"), CASES, indirect=["database"])
+def test_a_program_ends_in_silence_after(database: Database, end: str) -> None:
     started = time.monotonic()
-    run(database, program)
+    run(database, ENDS[end])
     assert time.monotonic() - started < 20, "something was waited for"
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 from holdfast import Holdfast
 from tests.integration.facade import Database, finisher, run
+
+on_sqlite = pytest.mark.parametrize("database", ["sqlite"], indirect=True)  # what it tests is not the store's business
 
 
 def test_fifty_threads_enqueue_and_wait_at_once(database: Database) -> None:
@@ -126,6 +130,7 @@ def test_a_signal_handler_may_enqueue(database: Database) -> None:
     run(database, program)
 
 
+@on_sqlite
 def test_an_exit_raised_in_one_call_reaches_its_caller_only(database: Database) -> None:
     program = """
         async def leave():
@@ -192,6 +197,7 @@ def test_a_wait_that_outlives_a_close_leaves_nothing_open(database: Database) ->
     run(database, program)
 
 
+@on_sqlite
 def test_what_makes_the_calls_runs_in_the_callers_thread(database: Database) -> None:
     program = """
         def calls():
