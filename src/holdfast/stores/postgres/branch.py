@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from holdfast.stores.postgres.connection import Connection
-from holdfast.stores.postgres.faults import Fault, judge, translate, unknown
+from holdfast.stores.postgres.faults import Fault, is_read_only, judge, translate, unknown
 from holdfast.stores.postgres.pool import Pool
 
 Result = TypeVar("Result")
@@ -75,6 +75,8 @@ class Branch:
                     if doubt is None:
                         deadline = loop.time() + PATIENCE  # however long the silence was, it is asked for again
                     doubt = error
+                if is_read_only(error):
+                    self.pool.drop_free()  # a server that takes no writes has handed its part to another one
                 is_over = tries >= _MOST_TRIES if fault is Fault.AGAIN else loop.time() > deadline
                 if fault is Fault.FINAL or is_over or (doubt is not None and replay is None):
                     raise (

@@ -70,6 +70,10 @@ def _is_hopeless(error: BaseException | None) -> bool:
     return isinstance(error, HoldfastError | ValueError | ssl.SSLError) or state.startswith(("28", "3D", "42"))
 
 
+def is_read_only(error: BaseException) -> bool:
+    return getattr(error, "sqlstate", None) == "25006"
+
+
 def translate(error: BaseException, where: str) -> HoldfastError:
     """An error for the caller, that says what to do. Nothing was written."""
     if isinstance(error, HoldfastError):

@@ -388,6 +388,7 @@ declare
     is_admitted constant boolean := coalesce((asked ->> 'is_admitted')::boolean, false);
     is_locking  constant boolean := coalesce((asked ->> 'is_locking')::boolean, false);
     is_tight    constant boolean := coalesce((asked ->> 'is_tight')::boolean, false);
+    has_repeats constant boolean := coalesce((asked ->> 'has_repeats')::boolean, true) and not is_plain;
     listed      constant json    := jobs::json; -- apart from the options, since each look into JSON reads all of it
     walked     holdfast.new_job[];
     must_walk  boolean   := not is_plain;
@@ -405,6 +406,7 @@ declare
     job        holdfast.new_job;
     counted_as text;
     existing   uuid;
+    inserted   integer;
     queue      record;
 begin
     if asked ->> 'instance' <> (select id::text from holdfast.instance) then
@@ -430,7 +432,7 @@ begin
         perform set_config('lock_timeout', asked ->> 'lock_timeout', true);
     end if;
     -- Mostly every key is new. Then one statement takes them all.
-    if must_walk and not coalesce((asked ->> 'has_repeats')::boolean, true) then
+    if must_walk and not has_repeats then
         taken := holdfast.take_new_keys(walked, moment);
         must_walk := queues <> '{}' or (
             select count(new.idempotency_key) + count(new.unique_key) > (select sum(value::bigint) from jsonb_each_text(taken))
@@ -512,6 +514,11 @@ begin
     cross join lateral (select greatest(coalesce(new.at, moment + coalesce(new.delay, 0)), moment)) as due (at)
     where is_skipped[new.spot] is not true
     on conflict (id) do nothing;
+    get diagnostics inserted = row_count;
+    if has_repeats and inserted < (select count(*) from unnest(is_skipped) as s where not s) then
+        -- It may be another job. Who tries again finds it.
+        raise exception using errcode = '40001', message = 'a job with the same id was enqueued in the meantime';
+    end if;
 
     for queue in select key as name, value as depth from jsonb_each(queues) order by 1 loop
         if is_locking and (queue.depth ->> 'is_certain')::boolean then
