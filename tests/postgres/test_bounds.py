@@ -139,9 +139,10 @@ async def produce_on(connection: asyncpg.Connection[asyncpg.Record]) -> None:
 
 async def until_waiting(database: Database, number: int) -> None:
     async def holds() -> bool:
-        waiting: int = await database.value(
-            "select count(*) from pg_stat_activity where application_name = 'user' and wait_event_type = 'Lock'"
-        )
+        waiting: int = await database.value("""
+            select count(*) from pg_stat_activity
+            where datname = current_database() and application_name = 'user' and wait_event_type = 'Lock'
+        """)
         return waiting == number
 
     await until(holds)

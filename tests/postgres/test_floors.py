@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any, cast
 from uuid import UUID, uuid4
@@ -19,13 +19,27 @@ import pytest
 from holdfast.job import ClaimedJob
 from holdfast.lifecycle import Complete, GiveBack
 from holdfast.store import Settlement
-from holdfast.stores.postgres import PostgresStore, floors, migrate
+from holdfast.stores.postgres import PostgresStore, floors, migrate, statements
 from holdfast.stores.postgres.floors import lane_number
 from tests.postgres.conftest import Opener
 from tests.postgres.database import Database, until
 from tests.postgres.jobs import QUEUE, claim, enqueue, new, register, settle
+from tests.servers.packages import NoServer
+from tests.servers.postgres import PostgresServer
+from tests.servers.provision import give_up
 
 GIVEN_BACK, FRESH = lane_number(5, 0), lane_number(5, 1)
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    """A server for these tests alone: floors wait for the transactions of all databases."""
+    try:
+        server = PostgresServer()
+    except NoServer as error:
+        give_up(error)
+    with server:
+        yield server
 
 
 @pytest.fixture(autouse=True)
@@ -149,7 +163,10 @@ STALL = """
 
 async def until_it_waits(database: Database, application: str) -> None:
     async def waits() -> bool:
-        sql = "select count(*) > 0 from pg_stat_activity where application_name = $1 and wait_event_type = 'Lock'"
+        sql = """
+            select count(*) > 0 from pg_stat_activity
+            where datname = current_database() and application_name = $1 and wait_event_type = 'Lock'
+        """
         return cast(bool, await database.value(sql, application))
 
     await until(waits)
@@ -296,3 +313,16 @@ async def test_an_enqueue_that_draws_before_it_has_a_number_is_noticed(database:
     await claim(store, worker)
     with pytest.raises(AssertionError):
         await test_a_place_is_drawn_by_a_transaction_that_has_its_number(database, store, worker)
+
+
+async def test_a_claim_that_tells_where_others_put_a_job_is_noticed(
+    database: Database, store: PostgresStore, worker: UUID, make_store: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = statements.statement("claim")
+    careless = shipped.replace("when taken.runs > 1 or taken.generation > 0", "when false")
+    assert careless != shipped
+    monkeypatch.setitem(statements._TEXTS, "claim", careless)
+    with pytest.raises(AssertionError):
+        await test_what_others_gave_back_meanwhile_does_not_hide_what_stands_before_it(
+            database, store, worker, make_store
+        )

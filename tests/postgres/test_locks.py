@@ -17,7 +17,10 @@ from holdfast.stores.postgres.statements import statement
 from tests.postgres.database import Database, until
 from tests.postgres.jobs import QUEUE, claim, enqueue, new, register
 
-_WAITING = "select count(*) > 0 from pg_stat_activity where application_name = $1 and wait_event_type = 'Lock'"
+_WAITING = """
+    select count(*) > 0 from pg_stat_activity
+    where datname = current_database() and application_name = $1 and wait_event_type = 'Lock'
+"""
 
 
 async def test_a_claim_passes_over_what_somebody_else_has_locked(store: PostgresStore, database: Database) -> None:

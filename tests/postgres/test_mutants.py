@@ -1,6 +1,7 @@
 """The tester is tested: statements that break one promise each, and the test that must notice.
 
-See tests/contract/test_mutants.py for what the contract notices of decisions; this is about SQL.
+See tests/contract/test_mutants.py for what the contract notices of decisions; this is about SQL. Mutants of floors are
+in test_floors.py.
 """
 
 from __future__ import annotations
@@ -12,14 +13,13 @@ import psycopg
 import pytest
 
 from holdfast.errors import HoldfastError, StoreError
-from holdfast.stores.postgres import PostgresStore, floors, statements
+from holdfast.stores.postgres import PostgresStore, statements
 from holdfast.stores.postgres.migrate import Migration, shipped_migrations
 from holdfast.testing import ManualClock
 from holdfast.testing.store_contract import RETENTION, Harness, StoreContract
-from tests.postgres import test_floors, test_locks
+from tests.postgres import test_locks
 from tests.postgres.conftest import Opener
 from tests.postgres.database import Database
-from tests.postgres.jobs import claim, register
 
 FUNCTIONS = "the functions"
 """Of the first migration."""
@@ -194,20 +194,6 @@ async def test_a_claim_that_locks_no_worker_is_noticed(
     plant(Mutant("", "claim", "for key share", "", ""), monkeypatch)
     with pytest.raises(AssertionError, match="being taken over"):
         await test_locks.test_a_claim_waits_for_whoever_is_ending_its_worker(store, database)
-
-
-async def test_a_floor_that_follows_jobs_to_where_others_put_them_is_noticed(
-    store: PostgresStore, database: Database, make_store: Opener, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant(Mutant("", "claim", "when taken.runs > 1 or taken.generation > 0", "when false", ""), monkeypatch)
-    monkeypatch.setattr(floors, "_SOONEST_SWEEP", 3600.0)
-    monkeypatch.setattr(floors, "_LATEST_SWEEP", 3600.0)
-    worker = await register(store)
-    await claim(store, worker)
-    with pytest.raises(AssertionError):
-        await test_floors.test_what_others_gave_back_meanwhile_does_not_hide_what_stands_before_it(
-            database, store, worker, make_store
-        )
 
 
 async def test_a_bound_that_is_counted_without_taking_turns_is_noticed(database: Database, make_store: Opener) -> None:
