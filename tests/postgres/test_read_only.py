@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.errors import StoreUnavailable
+from holdfast.errors import OutcomeUnknown, StoreUnavailable
 from holdfast.stores.postgres import PostgresStore
 from tests.postgres.database import Database, until
 from tests.postgres.jobs import enqueue
@@ -17,6 +17,8 @@ async def test_connections_to_a_server_that_takes_no_writes_are_not_kept(
     name = await database.value("select current_database()")
     await database.execute(f'alter database "{name}" set default_transaction_read_only = on')
     await database.terminate()
+    with pytest.raises((StoreUnavailable, OutcomeUnknown)):  # unknown, if its connection ended while it was used
+        await enqueue(store)
     with pytest.raises(StoreUnavailable, match="takes no writes"):
         await enqueue(store)
 
