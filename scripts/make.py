@@ -66,6 +66,11 @@ def matrix(arguments: list[str]) -> int:
     return run([str(PYTHON), str(ROOT / "scripts" / "postgres_versions.py"), *arguments])
 
 
+def demo(arguments: list[str]) -> int:
+    """a shop is killed with -9 in the middle of its orders, and nothing is lost; in under a minute"""
+    return run([str(PYTHON), "examples/orders/demo.py", *arguments])
+
+
 def bench(arguments: list[str]) -> int:
     """run the benchmarks; ARGS goes to them"""
     return run([str(PYTHON), "-m", "benchmarks", *arguments])
@@ -98,6 +103,7 @@ def help_(_arguments: list[str]) -> int:
 COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "help": help_,
     "setup": setup,
+    "demo": demo,
     "test": test,
     "check": check,
     "matrix": matrix,
@@ -105,7 +111,7 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "format": format_,
     "clean": clean,
 }
-NEEDS_ENVIRONMENT = {"test", "check", "matrix", "bench", "format"}
+NEEDS_ENVIRONMENT = {"demo", "test", "check", "matrix", "bench", "format"}
 
 
 def checks() -> dict[str, list[str]]:
