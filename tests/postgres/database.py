@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 from uuid import UUID
 
@@ -67,6 +68,16 @@ class Database:
             """
         )
         return [row["id"] for row in found]
+
+    @asynccontextmanager
+    async def lock_queue_count(self, queue: str) -> AsyncIterator[None]:
+        """As long as this lasts, nobody gets to count this queue."""
+        connection = await self.connect()
+        try:
+            await connection.execute(f"select pg_advisory_lock(1215261794, hashtext('{queue}'))")
+            yield
+        finally:
+            await connection.close()
 
     # ── connections ──────────────────────────────────────────────────────────────────────────────────────────────────
 

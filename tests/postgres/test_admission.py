@@ -4,7 +4,8 @@ How far can a large bound be passed? Each process lets jobs in without asking up
 counting its own since its last look, at most a quarter of a second ago; and what it looks at may be as old again,
 or twenty times as old as counting takes. So within such a moment each of `n` processes may let in what is left up
 to three quarters: at most `(n - 1) * 0.75 * bound` too many, if they all start on an empty queue at the very same time.
-From there on they take turns, and nobody gets in beyond the bound. A process by itself keeps it exactly.
+Calls that are on their way at that moment come on top, one batch for each event loop. From there on they take turns,
+and nobody gets in beyond the bound. A process by itself keeps it exactly.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import pytest
 
 from holdfast.errors import QueueFull
 from holdfast.lifecycle import GiveBack
-from holdfast.store import Filter, Queue
+from holdfast.store import DEFAULT_BOUND, Filter, Queue
 from holdfast.stores.postgres import PostgresStore
 from holdfast.stores.postgres.admission import COMFORTABLE, FRESH_FOR, LARGE, Admission, Depth
 from tests.postgres.conftest import Opener
-from tests.postgres.database import Database
+from tests.postgres.database import PATIENCE, Database
 from tests.postgres.jobs import QUEUE, claim, enqueue, new, register, settle, start
 
 BOUND = 2 * LARGE
@@ -56,6 +57,13 @@ def test_a_small_bound_is_always_asked_about() -> None:
 def test_knowledge_grows_old() -> None:
     assert known().admits({QUEUE: 1}, 100.0 + FRESH_FOR)
     assert not known().admits({QUEUE: 1}, 100.01 + FRESH_FOR)
+
+
+def test_what_takes_long_to_count_stays_fresh_for_longer() -> None:
+    admission = Admission()
+    admission.learn({QUEUE: Depth(0, 0, BOUND, BOUND, measured_in=500_000)}, monotonic=100.0)
+    assert admission.admits({QUEUE: 1}, 109.9)
+    assert not admission.admits({QUEUE: 1}, 110.1)
 
 
 def test_what_was_let_in_counts() -> None:
@@ -155,6 +163,54 @@ async def test_many_producers_share_what_one_has_counted(database: Database, mak
         measured.add(await database.value("select measured_at from holdfast.queues where name = $1", QUEUE))
     first, last = min(measured), max(measured)
     assert len(measured) <= 2 + (last - first) / 250_000, "it is counted once in a quarter of a second, whoever asks"
+
+
+MEASURED = "select measured_at, waiting, measured_in from holdfast.queues where name = $1"
+PUBLISH = "update holdfast.queues set measured_at = holdfast.now() - $2, measured_in = $3, waiting = $4 where name = $1"
+
+
+async def test_a_queue_that_takes_long_to_count_is_counted_beside_its_producers(
+    make_store: Opener, database: Database
+) -> None:
+    await enqueue(make_store(), 10)
+    # As if somebody had counted it two seconds ago, and had needed 30 ms.
+    await database.ask(PUBLISH, QUEUE, 2_000_000, 30_000, 5)
+    ((before, _, _),) = await database.ask(MEASURED, QUEUE)
+    store = make_store()
+    async with database.lock_queue_count(QUEUE):
+        await asyncio.gather(*(store.enqueue([new()]) for _ in range(5)))
+        assert [tuple(row) for row in await database.ask(MEASURED, QUEUE)] == [(before, 5, 30_000)]
+    async with asyncio.timeout(PATIENCE):
+        while True:  # whoever comes next has it counted
+            await enqueue(make_store())
+            ((after, waiting, _),) = await database.ask(MEASURED, QUEUE)
+            if after > before:
+                break
+    assert waiting >= 15
+
+
+@pytest.mark.parametrize(("age", "waiting"), [(61_000_000, 5), (2_000_000, round(0.75 * DEFAULT_BOUND))])
+async def test_a_count_from_long_ago_or_near_the_bound_is_not_put_off(
+    make_store: Opener, database: Database, age: int, waiting: int
+) -> None:
+    await enqueue(make_store(), 10)
+    await database.ask(PUBLISH, QUEUE, age, 30_000, waiting)
+    connection = await database.connect()
+    try:
+        look = "select is_old, waiting from holdfast.look_at_queue($1, 1, null, true, false)"
+        assert tuple((await connection.fetch(look, QUEUE))[0]) == (False, 10)
+    finally:
+        await connection.close()
+
+
+async def test_a_store_that_closes_waits_for_its_count(make_store: Opener, database: Database) -> None:
+    await enqueue(make_store(), 10)
+    await database.ask(PUBLISH, QUEUE, 2_000_000, 30_000, 5)
+    store = make_store()
+    await enqueue(store)
+    await store.close()
+    ((_, waiting, _),) = await database.ask(MEASURED, QUEUE)
+    assert waiting == 11
 
 
 async def test_what_is_given_back_or_tried_again_is_never_refused(store: PostgresStore) -> None:

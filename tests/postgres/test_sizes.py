@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import string
+from random import Random
 
+import psycopg
 import pytest
+from msgspec.structs import replace
 
-from holdfast.errors import PayloadTooLarge
+from holdfast.errors import InvalidOption, PayloadTooLarge
 from holdfast.ids import Ids
 from holdfast.job import NewJob
 from holdfast.store import Filter
@@ -33,6 +37,31 @@ async def test_a_call_that_is_too_large_for_one_transaction_is_refused(postgres_
         assert await store.count(Filter()) == 0
     finally:
         await store.close()
+
+
+@pytest.mark.parametrize("field", ["idempotency_key", "unique_key"])
+async def test_a_key_that_no_index_could_hold_is_refused_before_it_ends_a_transaction(
+    postgres_database: str, field: str
+) -> None:
+    store = PostgresStore(postgres_database)
+    (job,) = new_jobs(1)
+    too_long = replace(job, **{field: "é" * 1_300})
+    try:
+        with pytest.raises(InvalidOption, match=r"at most 2,600 bytes .* or a hash of the key"):
+            await store.enqueue([too_long])
+        with psycopg.connect(postgres_database) as connection:
+            with pytest.raises(InvalidOption):
+                store.enqueue_in(connection, [too_long])
+            store.enqueue_in(connection, [replace(job, **{field: incompressible(2_596)})])
+        assert await store.count(Filter()) == 1
+    finally:
+        await store.close()
+
+
+def incompressible(size: int) -> str:
+    """An index compresses what it holds, so that a text must have no pattern to be as large as it is long."""
+    random = Random(1)
+    return "".join(random.choice(string.ascii_letters + string.digits + string.punctuation) for _ in range(size))
 
 
 async def test_many_large_jobs_at_once_go_in_several_batches(postgres_database: str) -> None:

@@ -13,8 +13,10 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from holdfast import lifecycle
+from holdfast import keys, lifecycle
+from holdfast.codec import fingerprint
 from holdfast.job import FINAL, Attempt, JobRecord, Stage
+from holdfast.keys import KeyName, KeyRecord
 from holdfast.lifecycle import GiveBack, Transition
 from holdfast.store import Held, Ruling, Settled, Settlement, crash_of
 
@@ -23,10 +25,11 @@ Ended = tuple[JobRecord, Transition]
 
 
 class Changes(msgspec.Struct):
-    """Records before and after, and what goes into the history of those whose attempt has ended."""
+    """Records before and after, what goes into the history of those whose attempt has ended, and keys taken back."""
 
     pairs: list[tuple[JobRecord, JobRecord]] = []
     attempts: dict[UUID, Attempt] = {}
+    reopened: dict[KeyName, KeyRecord] = {}
 
 
 def judge_settlements(
@@ -116,34 +119,55 @@ def compare(mine: Iterable[HeldJob], held: Held) -> Comparison:
     )
 
 
+class WatchedKeys:
+    """Who has the keys of jobs that a person wants to run again, and those that they take back."""
+
+    def __init__(self, found: Mapping[KeyName, KeyRecord], now: datetime) -> None:
+        self._found = dict(found)
+        self._now = now
+        self.reopened: dict[KeyName, KeyRecord] = {}
+
+    def rival(self, job: JobRecord) -> UUID | None:
+        """The other job that has a key of this one by now."""
+        return keys.rival(job, self._found, self._now)
+
+    def reopen(self, job: JobRecord) -> None:
+        """The job runs again, so its keys have no end any more."""
+        for name in keys.keys_of(job):
+            record = self._found.get(name)
+            if record is None or record.job != job.id:
+                record = KeyRecord(job.id, fingerprint(job.args_json))
+            self.reopened[name] = self._found[name] = replace(record, expires_at=None)
+
+
 class Steering(msgspec.Struct):
     """What came of a person's wish, for each job."""
 
-    rulings: dict[UUID, Ruling] = {}
-    pairs: list[tuple[JobRecord, JobRecord]] = []
+    rulings: dict[UUID, Ruling]
+    changes: Changes
 
     @property
     def asked_to_stop(self) -> list[UUID]:
         """Running jobs whose cancellation was asked for."""
-        return [after.id for before, after in self.pairs if after.stage is Stage.ACTIVE and after is not before]
+        return [after.id for before, after in self.changes.pairs if after.stage is Stage.ACTIVE and after is not before]
 
 
 def steer(
     ids: Iterable[UUID],
     jobs: Mapping[UUID, JobRecord],
     change: Callable[[JobRecord], JobRecord | None],
-    rival: Callable[[JobRecord], UUID | None] = lambda job: None,
-    on_change: Callable[[JobRecord], None] = lambda job: None,
+    watched: WatchedKeys | None = None,
 ) -> Steering:
-    """Change the jobs whose state allows it, and which no `rival` keeps from it. `on_change` sees each at once."""
-    steering = Steering()
+    """Change the jobs whose state allows it. If their keys are watched, no other job may have one of them by now."""
+    steering = Steering({}, Changes(reopened=watched.reopened if watched is not None else {}))
     for id in dict.fromkeys(ids):
         job = jobs.get(id)
-        holder = rival(job) if job is not None else None
+        holder = watched.rival(job) if watched is not None and job is not None else None
         changed = None if job is None or holder is not None else change(job)
         if job is not None and changed is not None:
-            steering.pairs.append((job, changed))
-            on_change(changed)
+            steering.changes.pairs.append((job, changed))
+            if watched is not None:
+                watched.reopen(changed)
         shown = changed or job
         steering.rulings[id] = Ruling(changed is not None, shown.state if shown else None, holder)
     return steering

@@ -19,6 +19,8 @@ COMFORTABLE: Final = 0.75
 LARGE: Final = 10_000
 """A smaller bound is always counted."""
 FRESH_FOR: Final = 0.25
+_SHARE: Final = 20
+"""Counting may take a twentieth of the time."""
 
 
 class Depth(msgspec.Struct):
@@ -30,6 +32,9 @@ class Depth(msgspec.Struct):
     scheduled_bound: int
     is_certain: bool = False
     measured_at: int | None = None
+    measured_in: int = 0
+    is_old: bool = False
+    """It was counted too long ago, but is not to be counted by the way."""
 
 
 class Lack(msgspec.Struct):
@@ -63,6 +68,11 @@ class Knowledge(msgspec.Struct):
             and self.depth.scheduled + more <= COMFORTABLE * self.depth.scheduled_bound
         )
 
+    @property
+    def fresh_for(self) -> float:
+        """The longer it takes to count, the longer it will do, so that counting takes no more than its share."""
+        return max(FRESH_FOR, _SHARE * self.depth.measured_in / 1_000_000)
+
     def count(self, number: int) -> None:
         self.added += number
         self.depth.waiting += number
@@ -81,7 +91,7 @@ class Admission:
 
     def _admits(self, queue: str, more: int, monotonic: float) -> bool:
         known = self._known.get(queue)
-        if known is None or monotonic - known.looked_at > FRESH_FOR:
+        if known is None or monotonic - known.looked_at > known.fresh_for:
             return False
         return min(known.depth.bound, known.depth.scheduled_bound) >= LARGE and known.has_room(more)
 

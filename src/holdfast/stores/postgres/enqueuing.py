@@ -18,7 +18,7 @@ from holdfast.stores.postgres.admission import Admission
 from holdfast.stores.postgres.branch import Branch
 from holdfast.stores.postgres.connection import Connection
 from holdfast.stores.postgres.lanes import Lane
-from holdfast.stores.postgres.request import Options, Outcome, Request, is_plain
+from holdfast.stores.postgres.request import Options, Outcome, Request, check_keys, is_plain
 from holdfast.stores.postgres.statements import statement
 from holdfast.stores.postgres.strays import JobCall, Strays
 
@@ -44,14 +44,20 @@ class Enqueuing:
         self._plain: Lane[NewJob, Enqueued] = Lane(self._flush_plain, weigh)
         self._keyed: Lane[NewJob, Enqueued] = Lane(self._flush_keyed, weigh)
         self._strays = Strays(self._enqueue)
+        self._recounts: dict[str, asyncio.Task[None]] = {}
 
     async def run(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
-        return await (self._plain if is_plain(jobs) else self._keyed).run(jobs)
+        if is_plain(jobs):
+            return await self._plain.run(jobs)
+        check_keys(jobs)
+        return await self._keyed.run(jobs)
 
     async def drain(self) -> None:
         await self._plain.drain()
         await self._keyed.drain()
         await self._strays.drain()
+        while self._recounts:
+            await asyncio.wait(self._recounts.values())
 
     # ── lanes ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -119,11 +125,31 @@ class Enqueuing:
             error.ids = [new.id for call in calls for new in call.items]
             raise
         self._admission.learn(outcome.depths, now)
+        for queue, depth in outcome.depths.items():
+            if depth.is_old:
+                self._recount(queue)
         self._admission.count({queue: number for queue, number in more.items() if not _is_counted(outcome, queue)})
         ready = {new.queue for new in self._accepted(calls, outcome) if new.delay is None and new.at is None}
         if ready:
             self._send([Hint(HintKind.WORK, frozenset(ready))])
         return outcome
+
+    def _recount(self, queue: str) -> None:
+        """Have a long queue counted, beside those who enqueue to it."""
+
+        async def work(connection: Connection) -> None:
+            await connection.execute(statement("recount"), queue)
+
+        async def whole() -> None:
+            try:
+                await self._branch.run(work, replay=work)
+            except HoldfastError:
+                pass  # whoever comes next tries again
+            finally:
+                self._recounts.pop(queue, None)
+
+        if queue not in self._recounts:
+            self._recounts[queue] = asyncio.create_task(whole())
 
     def _accepted(self, calls: list[JobCall], outcome: Outcome) -> list[NewJob]:
         return [

@@ -12,7 +12,7 @@ from holdfast.store import Enqueued
 from holdfast.stores.postgres.admission import Admission
 from holdfast.stores.postgres.drivers import borrow
 from holdfast.stores.postgres.office import Offices
-from holdfast.stores.postgres.request import Options, Outcome, Request
+from holdfast.stores.postgres.request import Options, Outcome, Request, check_keys
 
 
 class Lending:
@@ -62,6 +62,8 @@ class _Asking:
 
     def __init__(self, jobs: Sequence[NewJob], admission: Admission) -> None:
         self.request = Request([jobs])
+        if not self.request.is_plain:
+            check_keys(jobs)
         self._admission = admission
         self._more = self.request.counts()
         self._now = time.monotonic()

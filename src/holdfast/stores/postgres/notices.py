@@ -22,9 +22,9 @@ from holdfast.stores.hints import HintHub, merge
 from holdfast.stores.postgres.connection import Connection
 from holdfast.stores.postgres.statements import statement
 
-_MOST_IDS = 150
-_MOST_QUEUES = 30
-"""A payload has less than 8,000 bytes. A hint that would name more names none, which means all."""
+_MOST_NAMED = 150
+_LARGEST = 7_900
+"""A payload has less than 8,000 bytes. A hint that would be larger names nothing, which means all."""
 _LOOK_EVERY = 15.0
 _LONGEST_PAUSE = 2.0
 
@@ -42,9 +42,12 @@ _notices = msgspec.json.Decoder(Notice)
 
 
 def encode(hint: Hint, sender: UUID) -> str:
-    queues = sorted(hint.queues) if len(hint.queues) <= _MOST_QUEUES else []
-    ids = list(hint.ids) if len(hint.ids) <= _MOST_IDS else []
-    return msgspec.json.encode(Notice(sender, hint.kind, queues, ids)).decode()
+    payload = b""
+    if len(hint.queues) + len(hint.ids) <= _MOST_NAMED:
+        payload = msgspec.json.encode(Notice(sender, hint.kind, sorted(hint.queues), list(hint.ids)))
+    if not payload or len(payload) > _LARGEST:
+        payload = msgspec.json.encode(Notice(sender, hint.kind, [], []))
+    return payload.decode()
 
 
 def decode(payload: str, sender: UUID) -> Hint | None:

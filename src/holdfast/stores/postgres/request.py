@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast import keys
-from holdfast.errors import HoldfastError, IdempotencyConflict, StoreError, WrongDatabase
+from holdfast.errors import HoldfastError, IdempotencyConflict, InvalidOption, StoreError, WrongDatabase
 from holdfast.job import NewJob
 from holdfast.store import Enqueued, Queue
 from holdfast.stores.postgres import rows
@@ -55,6 +55,7 @@ class _Answer(msgspec.Struct):
 
 
 _answers = msgspec.json.Decoder(_Answer)
+_LARGEST_KEY = 2_600
 
 
 def is_plain(jobs: Sequence[NewJob]) -> bool:
@@ -64,6 +65,16 @@ def is_plain(jobs: Sequence[NewJob]) -> bool:
 
 def key_names(jobs: Sequence[NewJob]) -> set[keys.KeyName]:
     return {name for new in jobs for name in keys.keys_of(new)}
+
+
+def check_keys(jobs: Sequence[NewJob]) -> None:
+    """Refuse what the index of keys can't hold, before anything is sent: there it would end the transaction."""
+    for name in key_names(jobs):
+        if len(name.task.encode()) + len(name.key.encode()) > _LARGEST_KEY:
+            raise InvalidOption(
+                f"The key {name.key[:40]!r}… of task {name.task[:40]!r} is too long for PostgreSQL. Use at most "
+                f"{_LARGEST_KEY:,} bytes for both names, or a hash of the key."
+            )
 
 
 def declared_bounds(queues: Mapping[str, Queue]) -> dict[str, tuple[int, int]]:

@@ -49,7 +49,6 @@ from holdfast.store import (
     check_limit,
 )
 from holdfast.stores import decisions
-from holdfast.stores.decisions import Changes
 from holdfast.stores.postgres import rows
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.beating import Beating
@@ -203,12 +202,9 @@ class PostgresStore:
 
         async def work(it: Transaction) -> dict[UUID, Ruling]:
             jobs = await it.lock(ids)
-            if takes_keys:
-                await it.watch_keys(jobs.values())
-                steering = decisions.steer(ids, jobs, lambda job: change(job, it.now), it.rival, it.reopen_keys)
-            else:
-                steering = decisions.steer(ids, jobs, lambda job: change(job, it.now))
-            await it.save(Changes(steering.pairs))
+            watched = await it.watch_keys(jobs.values()) if takes_keys and jobs else None
+            steering = decisions.steer(ids, jobs, lambda job: change(job, it.now), watched)
+            await it.save(steering.changes)
             if steering.asked_to_stop:
                 it.hint(HintKind.CANCEL, ids=steering.asked_to_stop)
             return steering.rulings

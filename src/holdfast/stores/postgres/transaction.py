@@ -7,15 +7,12 @@ from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from msgspec.structs import replace
-
 from holdfast import keys
-from holdfast.codec import fingerprint
 from holdfast.job import WAITING, Attempt, JobRecord, Stage
 from holdfast.keys import KeyName, KeyRecord
 from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
 from holdfast.store import LONGEST_HISTORY, Hint, HintKind
-from holdfast.stores.decisions import Changes, newly_final
+from holdfast.stores.decisions import Changes, WatchedKeys, newly_final
 from holdfast.stores.postgres import rows
 from holdfast.stores.postgres.connection import Connection, Record
 from holdfast.stores.postgres.faults import Overtaken
@@ -30,8 +27,6 @@ class Transaction:
         self._connection = connection
         self._now = now
         self._retention = retention
-        self._watched: dict[KeyName, KeyRecord] = {}
-        self._reopened: dict[KeyName, KeyRecord] = {}
         self.hints: list[Hint] = []
 
     @property
@@ -65,24 +60,14 @@ class Transaction:
 
     # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def watch_keys(self, jobs: Iterable[JobRecord]) -> None:
-        """Look up who has the keys of these jobs, for `rival` and `reopen_keys`."""
+    async def watch_keys(self, jobs: Iterable[JobRecord]) -> WatchedKeys:
+        """Look up who has the keys of these jobs."""
         names = sorted({name for job in jobs for name in keys.keys_of(job)})
+        found: dict[KeyName, KeyRecord] = {}
         if names:
             tasks, kinds, texts = zip(*names, strict=True)
-            self._watched = rows.keys(await self.fetch("find_keys", tasks, [int(kind) for kind in kinds], texts))
-
-    def rival(self, job: JobRecord) -> UUID | None:
-        """The other job that has a key of this one by now."""
-        return keys.rival(job, self._watched, self.now)
-
-    def reopen_keys(self, job: JobRecord) -> None:
-        """The job runs again, so its keys have no end any more."""
-        for name in keys.keys_of(job):
-            record = self._watched.get(name)
-            if record is None or record.job != job.id:
-                record = KeyRecord(job.id, fingerprint(job.args_json))
-            self._reopened[name] = self._watched[name] = replace(record, expires_at=None)
+            found = rows.keys(await self.fetch("find_keys", tasks, [int(kind) for kind in kinds], texts))
+        return WatchedKeys(found, self.now)
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -93,9 +78,9 @@ class Transaction:
             await self.fetch("save", rows.changed_jobs(changed))
             await self._close_keys(newly_final(changed))
             await self._hint_at(changed)
-        if self._reopened:
-            taken = rows.taken_keys(self._reopened.items())
-            if len(await self.fetch("take_keys", taken, to_microseconds(self.now))) < len(self._reopened):
+        if changes.reopened:
+            taken = rows.taken_keys(changes.reopened.items())
+            if len(await self.fetch("take_keys", taken, to_microseconds(self.now))) < len(changes.reopened):
                 raise Overtaken
         await self._remember(changes.attempts)
 

@@ -198,7 +198,7 @@ class SqliteStore:
         return answers
 
     def _save(self, it: Transaction, changes: Changes) -> None:
-        it.save(changes.pairs, self._key_end(it), changes.attempts)
+        it.save(changes, self._key_end(it))
 
     def _key_end(self, it: Transaction) -> int:
         return to_microseconds(it.now + self._retention.idempotency)
@@ -237,12 +237,9 @@ class SqliteStore:
 
         def work(it: Transaction) -> dict[UUID, Ruling]:
             jobs = it.load(ids)
-            if takes_keys:
-                it.watch_keys(list(jobs.values()))
-                steering = decisions.steer(ids, jobs, lambda job: change(job, it.now), it.rival, it.reopen_keys)
-            else:
-                steering = decisions.steer(ids, jobs, lambda job: change(job, it.now))
-            self._save(it, Changes(steering.pairs))
+            watched = it.watch_keys(jobs.values()) if takes_keys else None
+            steering = decisions.steer(ids, jobs, lambda job: change(job, it.now), watched)
+            self._save(it, steering.changes)
             if steering.asked_to_stop:
                 it.hint(HintKind.CANCEL, ids=steering.asked_to_stop)
             return steering.rulings

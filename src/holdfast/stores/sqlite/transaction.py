@@ -15,11 +15,11 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from holdfast import keys, lifecycle
-from holdfast.codec import fingerprint
-from holdfast.job import FINAL, Attempt, ClaimedJob, JobRecord, NewJob, Stage, counts_as_scheduled, counts_as_waiting
+from holdfast.job import Attempt, ClaimedJob, JobRecord, NewJob, Stage, counts_as_scheduled, counts_as_waiting
 from holdfast.keys import KeyName, KeyRecord
 from holdfast.moment import to_microseconds
 from holdfast.store import DEFAULT_BOUND, LONGEST_HISTORY, Enqueued, Hint, HintKind, Queue, QueueRecord
+from holdfast.stores.decisions import Changes, WatchedKeys, newly_final
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.rows import Row
 from holdfast.stores.sqlite.statements import Executor, Parameters, chunks, records_statement, statement
@@ -111,7 +111,6 @@ class Transaction:
         self._queues: dict[str, OpenQueue] = {}
         self._inserts: list[Row] = []
         self._keys: dict[KeyName, KeyRecord] = {}
-        self._watched: dict[KeyName, KeyRecord] = {}
 
     # ── statements ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -229,21 +228,9 @@ class Transaction:
     def close_keys(self, ids: Sequence[UUID], retention_end: int) -> None:
         self.change_many("close_keys", [(id.bytes,) for id in ids], (retention_end, self.microseconds))
 
-    def watch_keys(self, jobs: Sequence[JobRecord]) -> None:
-        """Look up who has the keys of these jobs, for `rival` and `reopen_keys`."""
-        self._watched = self._find_keys([name for job in jobs for name in keys.keys_of(job)])
-
-    def rival(self, job: JobRecord) -> UUID | None:
-        """The other job that has a key of this one by now."""
-        return keys.rival(job, self._watched, self.now)
-
-    def reopen_keys(self, job: JobRecord) -> None:
-        """The job runs again, so its keys have no end any more."""
-        for name in keys.keys_of(job):
-            record = self._watched.get(name)
-            if record is None or record.job != job.id:
-                record = KeyRecord(job.id, fingerprint(job.args_json))
-            self._keys[name] = self._watched[name] = replace(record, expires_at=None)
+    def watch_keys(self, jobs: Iterable[JobRecord]) -> WatchedKeys:
+        """Look up who has the keys of these jobs."""
+        return WatchedKeys(self._find_keys([name for job in jobs for name in keys.keys_of(job)]), self.now)
 
     # ── claiming ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -265,27 +252,22 @@ class Transaction:
 
     # ── changing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def save(
-        self,
-        changes: Iterable[tuple[JobRecord, JobRecord]],
-        key_end: int,
-        attempts: Mapping[UUID, Attempt] | None = None,
-    ) -> None:
+    def save(self, changes: Changes, key_end: int) -> None:
         """Keep changed records, and all that hangs on them: places, counters, keys, history, hints."""
-        changed = [(before, self._place(before, after)) for before, after in changes if after is not before]
+        changed = [(before, self._place(before, after)) for before, after in changes.pairs if after is not before]
         self.change_many("save", [rows.changed_row(after) for _, after in changed])
         for before, after in changed:
             self._count(before, -1)
             self._count(after, +1)
-        ended = [after for before, after in changed if after.stage in FINAL and before.stage not in FINAL]
+        ended = newly_final(changed)
         self.close_keys([job.id for job in ended if job.is_keyed], key_end)
         if ended:
             self.hint(HintKind.FINISHED, ids=(job.id for job in ended))
         ready = {after.queue for _, after in changed if after.stage is Stage.READY}
         if ready:
             self.hint(HintKind.WORK, ready)
-        if attempts:
-            self._remember(attempts)
+        self._keys |= changes.reopened
+        self._remember(changes.attempts)
 
     def _place(self, before: JobRecord, after: JobRecord) -> JobRecord:
         if after.stage is not Stage.READY or before.stage is Stage.READY:

@@ -57,7 +57,9 @@ create table holdfast.jobs (
     autovacuum_vacuum_threshold = 5000,
     autovacuum_vacuum_insert_scale_factor = 0.1,
     autovacuum_vacuum_cost_delay = 0,
-    autovacuum_analyze_scale_factor = 0.05
+    autovacuum_analyze_scale_factor = 0.05,
+    -- To give room back to the disk, a vacuum locks everybody out, and a busy queue needs it again a moment later.
+    vacuum_truncate = off
 );
 
 -- Arguments as JSON that can be looked into. JSON may hold the character 0 and PostgreSQL's texts may not, so here two
@@ -190,11 +192,12 @@ $$;
 --
 -- Far below a large bound, what somebody counted a moment ago will do; the longer it takes, the longer it will do.
 -- Otherwise it is counted, and if the caller may wait, under a lock: then nobody else passes the bound before this
--- transaction ends.
+-- transaction ends. A queue that takes long to count is not counted here at all, if it was far below its bound within the
+-- last minute: `is_old` asks the caller to have it recounted.
 create function holdfast.look_at_queue(
     queue_name text, more bigint, declared json, is_locking boolean, is_tight boolean,
     out waiting bigint, out scheduled bigint, out bound bigint, out scheduled_bound bigint, out is_certain boolean,
-    out measured_at bigint, out measured_in bigint
+    out measured_at bigint, out measured_in bigint, out is_old boolean
 ) language plpgsql as $$
 declare
     known       holdfast.queues;
@@ -208,20 +211,26 @@ begin
     waiting := known.waiting;
     scheduled := known.scheduled;
     measured_at := known.measured_at;
+    measured_in := coalesce(known.measured_in, 0);
     is_certain := false;
+    is_old := false;
     if not is_tight and least(bound, scheduled_bound) >= 10000 then
         fresh_for := greatest(250000, 20 * known.measured_in);
-        if known.measured_at is null or known.measured_at + fresh_for < started then
+        is_old := is_locking and measured_in > 20000
+            and known.measured_at + fresh_for < started and started < known.measured_at + 60000000
+            and waiting + more <= 0.75 * bound and scheduled + more <= 0.75 * scheduled_bound;
+        if not is_old and (known.measured_at is null or known.measured_at + fresh_for < started) then
             -- One of many counts. The others go by what is known until they see the result, but not for ever.
             is_counting := is_locking and pg_try_advisory_xact_lock(1215261794, hashtext(queue_name));
             if is_counting or not is_locking or known.measured_at is null or known.measured_at + 4 * fresh_for < started then
                 select * into waiting, scheduled from holdfast.measure(queue_name, greatest(bound, scheduled_bound));
                 measured_at := started;
+                measured_in := holdfast.now() - started;
             end if;
         end if;
         if waiting + more <= 0.75 * bound and scheduled + more <= 0.75 * scheduled_bound then
             if is_counting then
-                perform holdfast.publish_depth(queue_name, waiting, scheduled, holdfast.now() - started);
+                perform holdfast.publish_depth(queue_name, waiting, scheduled, measured_in);
             end if;
             return;
         end if;
@@ -252,6 +261,26 @@ begin
         insert into holdfast.queues (name, waiting, scheduled, measured_at, measured_in)
         values (queue_name, new_waiting, new_scheduled, holdfast.now(), took)
         on conflict (name) do nothing;
+    end if;
+end
+$$;
+
+-- Count a queue for those who enqueue to it. Nothing if somebody else is at it.
+create function holdfast.recount(queue_name text) returns void language plpgsql as $$
+declare
+    started bigint := holdfast.now();
+    depth   record;
+begin
+    if pg_try_advisory_xact_lock(1215261794, hashtext(queue_name)) then
+        select m.waiting, m.scheduled into depth
+        from holdfast.queues as q
+        cross join lateral holdfast.measure(
+            q.name, greatest(coalesce(q.override_bound, q.declared_bound), q.scheduled_bound)
+        ) as m
+        where q.name = queue_name;
+        if found then
+            perform holdfast.publish_depth(queue_name, depth.waiting, depth.scheduled, holdfast.now() - started);
+        end if;
     end if;
 end
 $$;

@@ -1,0 +1,1 @@
+select holdfast.recount($1)
