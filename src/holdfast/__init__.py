@@ -27,10 +27,12 @@ from holdfast.errors import (
     StoreError,
     StoreUnavailable,
     UnknownTask,
+    WaitingInTask,
     WorkerDeclaredDead,
     WrongDatabase,
 )
 from holdfast.handle import Job
+from holdfast.hooks import State
 from holdfast.job import Attempt, Failure, FailureKind, JobRecord, JobState
 from holdfast.namespaces import Done
 from holdfast.options import TaskDefaults, Unique
@@ -83,6 +85,7 @@ __all__ = [
     "SchemaTooNew",
     "Snooze",
     "SoftTimeout",
+    "State",
     "StoreError",
     "StoreUnavailable",
     "SyncTask",
@@ -91,6 +94,7 @@ __all__ = [
     "TryAgain",
     "Unique",
     "UnknownTask",
+    "WaitingInTask",
     "WorkerDeclaredDead",
     "WorkerRecord",
     "WrongDatabase",

@@ -17,6 +17,7 @@ from holdfast.clock import SystemClock
 from holdfast.engine import Engine
 from holdfast.errors import InvalidOption, InvalidTask, InvalidURL, MissingDriver
 from holdfast.handle import Job, untyped
+from holdfast.hooks import Middleware, StateHook, check_hook, check_middleware
 from holdfast.ids import check_id
 from holdfast.installation import Installation
 from holdfast.job import NewJob
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 T = TypeVar("T")
+StateHookT = TypeVar("StateHookT", bound=StateHook)
+MiddlewareT = TypeVar("MiddlewareT", bound=Middleware)
 
 DEFAULT_URL = "sqlite:///holdfast.db"
 
@@ -61,16 +64,26 @@ class Holdfast:
         self.url, where = _chosen_url(url)
         self.imports = check_texts(imports, "imports")
         self._defaults = _checked(defaults, TaskDefaults, "defaults") or TaskDefaults()
-        kept = _checked(retention, Retention, "retention") or Retention()
+        self.retention = _checked(retention, Retention, "retention") or Retention()
         declared = _checked_queues(queues)
-        self._engine = Engine(_store_maker(self.url, where, kept, declared), SystemClock(), queues=declared)
+        self._engine = Engine(_store_maker(self.url, where, self.retention, declared), SystemClock(), queues=declared)
         self.jobs = Jobs(self._engine)
         self.dead = Dead(self._engine)
         self.queues = Queues(self._engine)
         self.workers = Workers(self._engine)
 
     def __repr__(self) -> str:
-        return f"<Holdfast {without_secrets(self.url)}>"
+        return f"<Holdfast {self.place}>"
+
+    @property
+    def place(self) -> str:
+        """Where its jobs are kept, without secrets."""
+        return without_secrets(self.url)
+
+    @property
+    def engine(self) -> Engine:
+        """The machinery, for Holdfast's own parts."""
+        return self._engine
 
     # ── tasks ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -109,6 +122,31 @@ class Holdfast:
         task: Task[Any, Any] = kind(self._engine, function, settings, signature, is_bound=bind)
         self._engine.register(task)
         return task
+
+    # ── around the jobs ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def on_startup(self, hook: StateHookT) -> StateHookT:
+        """Call this once in each worker process, before its first job: `async def connect(state): state.db = …`."""
+        check_hook(hook, "on_startup")
+        self._engine.hooks.startup.append(hook)
+        return hook
+
+    def on_shutdown(self, hook: StateHookT) -> StateHookT:
+        """Call this in each worker process after its last job. The last one registered goes first."""
+        check_hook(hook, "on_shutdown")
+        self._engine.hooks.shutdown.append(hook)
+        return hook
+
+    def middleware(self, manager: MiddlewareT) -> MiddlewareT:
+        """Run each job inside this: a function that takes the Context and returns an async context manager.
+
+        The first one registered is outermost. What it raises is what came of the job.
+        """
+        check_middleware(manager)
+        self._engine.hooks.middleware.append(manager)
+        return manager
+
+    # ── tasks for others ─────────────────────────────────────────────────────────────────────────────────────────────
 
     async def apublish_tasks(self) -> None:
         """Store the definitions of this app's tasks, so that other services can `send` them by name."""
@@ -253,6 +291,11 @@ def _store_maker(url: str, where: str, retention: Retention, queues: Sequence[Qu
             return _postgres_maker(url, where, retention, queues)
         case _:
             raise _unknown(url, where)
+
+
+def open_store(url: str, retention: Retention) -> Store:
+    """The store behind a URL, for those who have no app: what happens beside the jobs needs none."""
+    return _store_maker(url, "", retention, ())()
 
 
 def find_installation(url: str | None = None) -> Installation:

@@ -13,7 +13,9 @@ from uuid import UUID
 
 from holdfast import forks, native
 from holdfast.clock import Clock
-from holdfast.errors import DuplicateTask, QueueFull, ResultTimeout, UnknownTask
+from holdfast.context import current
+from holdfast.errors import DuplicateTask, QueueFull, ResultTimeout, UnknownTask, WaitingInTask
+from holdfast.hooks import Hooks
 from holdfast.ids import Ids
 from holdfast.job import FINAL, JobRecord, NewJob
 from holdfast.portal import Portal, refuse_on_a_loop
@@ -47,6 +49,7 @@ class Engine:
         self.clock = clock
         self.ids = ids or Ids(clock)
         self.tasks: dict[str, RegisteredTask] = {}
+        self.hooks = Hooks()
         self._make_store = make_store
         self._queues = tuple(queues)
         self._portal = Portal()
@@ -193,6 +196,8 @@ class Engine:
 
     async def ended(self, id: UUID, timeout: timedelta | None) -> JobRecord:
         """The record of a job once it is in a final state; ResultTimeout if that takes too long."""
+        if current.get() is not None:
+            raise WaitingInTask
         seconds = None if timeout is None else timeout.total_seconds()
         record: JobRecord | None = None
         try:

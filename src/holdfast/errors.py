@@ -7,7 +7,8 @@
     │   ├── DuplicateTask         two tasks under one name
     │   ├── InvalidURL            a database URL nobody understands
     │   ├── MissingDriver         a database whose driver is not installed
-    │   └── RunningLoop           a synchronous call on a running event loop
+    │   ├── RunningLoop           a synchronous call on a running event loop
+    │   └── WaitingInTask         a task that waits for another job
     ├── InvalidPayload            arguments that the task does not accept
     │   └── PayloadTooLarge
     ├── UnknownTask               a name that nobody has published
@@ -74,6 +75,13 @@ class MissingDriver(ConfigurationError, ImportError):
 
 class RunningLoop(ConfigurationError, RuntimeError):
     """This call would block the running event loop. Use its `a…` form with await."""
+
+
+class WaitingInTask(ConfigurationError, RuntimeError):
+    """A task must not wait for the result of another job: with all slots waiting, none would be left to run it.
+
+    Enqueue the rest of the work as a job of its own, and let that job use the result.
+    """
 
 
 class InvalidPayload(HoldfastError, ValueError):

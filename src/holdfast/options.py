@@ -45,6 +45,7 @@ class TaskOptions(TypedDict, total=False):
     idempotency_key: str
     unique: Unique
     delivery: Literal["at_least_once", "at_most_once", "transactional"]
+    isolation: Literal["process"] | None
     redact: Sequence[str]
 
 
@@ -125,6 +126,7 @@ class TaskSettings:
     idempotency_key: Template | None
     unique: Unique | None
     delivery: Delivery
+    isolation: Literal["process"] | None
     redact: tuple[str, ...]
 
     @property
@@ -155,6 +157,7 @@ def check_task_options(options: TaskOptions, name: str, defaults: TaskDefaults) 
         idempotency_key=None if key is None else Template(key),
         unique=unique,
         delivery=_delivery(options.get("delivery", "at_least_once")),
+        isolation=_isolation(options.get("isolation"), name),
         redact=check_texts(options.get("redact", ()), "redact"),
     )
 
@@ -271,6 +274,12 @@ def _delivery(value: object) -> Delivery:
     except ValueError:
         names = ", ".join(f"'{delivery}'" for delivery in Delivery)
         raise InvalidOption(f"delivery must be one of {names}.") from None
+
+
+def _isolation(value: object, task: str) -> Literal["process"] | None:
+    if value not in (None, "process"):
+        raise InvalidOption(f"task {task!r}: isolation= takes 'process', or nothing.")
+    return "process" if value == "process" else None
 
 
 def _key(value: object) -> str | None:

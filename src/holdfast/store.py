@@ -255,6 +255,8 @@ class HintKind(StrEnum):
     """The cancellation of running jobs was asked for."""
     CONTROL = "control"
     """A queue was paused, resumed or given another bound."""
+    LATER = "later"
+    """Jobs were scheduled: the next one may be due earlier than was thought."""
     ROOM = "room"
     """A queue that was full, or nearly so, has room again."""
 

@@ -9,10 +9,11 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import db
+from holdfast.cli import db, worker
 from holdfast.cli.status import status_of
-from holdfast.cli.terminal import complain
+from holdfast.cli.terminal import complain, tell
 from holdfast.errors import HoldfastError
+from holdfast.loading import CantLoad
 
 commands = typer.Typer(
     name="holdfast",
@@ -23,6 +24,7 @@ commands = typer.Typer(
     pretty_exceptions_enable=False,
 )
 commands.add_typer(db.commands, name="db")
+commands.command()(worker.worker)
 
 
 def main() -> None:
@@ -33,6 +35,8 @@ def main() -> None:
     try:
         commands(prog_name="holdfast")
     except HoldfastError as error:
+        if isinstance(error, CantLoad) and error.trace:
+            tell(error.trace)
         complain(str(error))
         sys.exit(status_of(error))
 

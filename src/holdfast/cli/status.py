@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from holdfast.errors import ConfigurationError, HoldfastError, JobNotFound, StoreUnavailable
+from holdfast.loading import CantLoad
 
 
 class Status(IntEnum):
@@ -17,6 +18,8 @@ class Status(IntEnum):
 
 def status_of(error: HoldfastError) -> Status:
     match error:
+        case CantLoad() if error.trace:
+            return Status.FAILED
         case ConfigurationError():
             return Status.USAGE
         case JobNotFound():

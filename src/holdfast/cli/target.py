@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from holdfast.app import find_installation
-from holdfast.cli.loading import load_app
 from holdfast.installation import Installation
+from holdfast.loading import load_app
 
 App = Annotated[
     str | None, typer.Option("--app", metavar="MODULE[:NAME]", help="The app whose database it is. [HOLDFAST_APP]")

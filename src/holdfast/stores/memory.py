@@ -466,6 +466,8 @@ class MemoryStore:
             self._ring(HintKind.FINISHED, ids={after.id})
         if before is not None and after.stage is Stage.READY:
             self._ring(HintKind.WORK, queues={after.queue})
+        if before is not None and after.stage is Stage.SCHEDULED:
+            self._ring(HintKind.LATER, queues={after.queue})
         if before is not None and before.stage is Stage.READY and after.stage is not Stage.READY:
             self._ring(HintKind.ROOM, queues={after.queue})
         return after
@@ -507,7 +509,9 @@ class MemoryStore:
         return self._queues.get(name) or QueueRecord(name)
 
     def _ring_for_work(self, jobs: Iterable[JobRecord]) -> None:
+        jobs = list(jobs)
         self._ring(HintKind.WORK, queues={job.queue for job in jobs if job.stage is Stage.READY})
+        self._ring(HintKind.LATER, queues={job.queue for job in jobs if job.stage is Stage.SCHEDULED})
 
     def _ring(self, kind: HintKind, queues: Iterable[str] = (), ids: Iterable[UUID] = ()) -> None:
         hint = Hint(kind, frozenset(queues), frozenset(ids))

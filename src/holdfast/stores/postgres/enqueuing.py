@@ -129,9 +129,12 @@ class Enqueuing:
             if depth.is_old:
                 self._recount(queue)
         self._admission.count({queue: number for queue, number in more.items() if not _is_counted(outcome, queue)})
-        ready = {new.queue for new in self._accepted(calls, outcome) if new.delay is None and new.at is None}
-        if ready:
-            self._send([Hint(HintKind.WORK, frozenset(ready))])
+        queues: dict[HintKind, set[str]] = {}
+        for new in self._accepted(calls, outcome):
+            kind = HintKind.WORK if new.delay is None and new.at is None else HintKind.LATER
+            queues.setdefault(kind, set()).add(new.queue)
+        if queues:
+            self._send([Hint(kind, frozenset(names)) for kind, names in queues.items()])
         return outcome
 
     def _recount(self, queue: str) -> None:

@@ -26,6 +26,7 @@ _MOST_NAMED = 150
 _LARGEST = 7_900
 """A payload has less than 8,000 bytes. A hint that would be larger names nothing, which means all."""
 _LOOK_EVERY = 15.0
+_LOOK_ALONE_EVERY = 1.0
 _LONGEST_PAUSE = 2.0
 
 
@@ -139,6 +140,7 @@ class Listener:
                 connection = await self._connect()
                 if connection is None:
                     self._is_ready.set()
+                    await self._look_around()
                     return
                 pause = 0.05
                 await self._listen(connection, is_first=is_first)
@@ -147,6 +149,12 @@ class Listener:
             is_first = False
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))
             pause = min(pause * 2, _LONGEST_PAUSE)
+
+    async def _look_around(self) -> None:
+        """Nobody can tell, so whoever waits is told to look, once a second."""
+        while True:
+            await asyncio.sleep(_LOOK_ALONE_EVERY * random.uniform(0.75, 1.25))
+            self._hub.publish([Hint(kind) for kind in self._hub.kinds])
 
     async def _listen(self, connection: Connection, *, is_first: bool) -> None:
         lost = asyncio.Event()

@@ -95,6 +95,9 @@ class Transaction:
         ready = {after.queue for _, after in changed if after.stage is Stage.READY}
         if ready:
             self.hint(HintKind.WORK, ready)
+        later = {after.queue for _, after in changed if after.stage is Stage.SCHEDULED}
+        if later:
+            self.hint(HintKind.LATER, later)
         left = {after.queue for before, after in changed if before.stage in WAITING and after.stage not in WAITING}
         if left:
             await self.hint_at_room(left)

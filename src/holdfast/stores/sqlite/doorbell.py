@@ -31,6 +31,7 @@ _LETTERS = {
     HintKind.CANCEL: "c",
     HintKind.CONTROL: "p",
     HintKind.ROOM: "r",
+    HintKind.LATER: "l",
 }
 _MOST_IDS = 200
 _LARGEST = 16_384

@@ -208,6 +208,8 @@ class Transaction:
             queue.add(len(group) - scheduled, scheduled)
             if scheduled < len(group):
                 self.hint(HintKind.WORK, (queue.name,))
+            if scheduled:
+                self.hint(HintKind.LATER, (queue.name,))
 
     def _later(self, jobs: Sequence[NewJob]) -> int:
         """How many of these are not due yet."""
@@ -266,6 +268,9 @@ class Transaction:
         ready = {after.queue for _, after in changed if after.stage is Stage.READY}
         if ready:
             self.hint(HintKind.WORK, ready)
+        later = {after.queue for _, after in changed if after.stage is Stage.SCHEDULED}
+        if later:
+            self.hint(HintKind.LATER, later)
         self._keys |= changes.reopened
         self._remember(changes.attempts)
 

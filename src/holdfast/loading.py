@@ -9,11 +9,21 @@ import traceback
 from types import ModuleType
 from typing import Any, NoReturn
 
-import typer
-
 from holdfast.app import Holdfast
-from holdfast.cli.status import Status
-from holdfast.cli.terminal import complain, tell
+from holdfast.errors import ConfigurationError
+
+
+class CantLoad(ConfigurationError):
+    """The app can't be loaded. `trace` is where the user's own code raised, if it did."""
+
+    def __init__(self, message: str, trace: str = "") -> None:
+        super().__init__(message)
+        self.trace = trace
+
+    @property
+    def told(self) -> str:
+        """All there is to say."""
+        return f"{self.trace}\n{self}" if self.trace else str(self)
 
 
 def load_app(text: str) -> Holdfast:
@@ -22,7 +32,7 @@ def load_app(text: str) -> Holdfast:
         sys.path.insert(0, os.getcwd())
     name, separator, attribute = text.partition(":")
     if not name or (separator and not attribute):
-        raise typer.BadParameter(f"{text!r} is not MODULE or MODULE:NAME, such as shop:hf.", param_hint="--app")
+        raise CantLoad(f"{text!r} is not MODULE or MODULE:NAME, such as shop:hf.")
     module = _import(name)
     app = _named(module, attribute) if separator else _only(module)
     for other in app.imports:
@@ -36,9 +46,7 @@ def _import(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
             _fail(name, error)
-        raise typer.BadParameter(
-            f"There is no module {name!r}. Run this in the folder where `import {name}` works.", param_hint="--app"
-        ) from None
+        raise CantLoad(f"There is no module {name!r}. Run this in the folder where `import {name}` works.") from None
     except Exception as error:
         _fail(name, error)
 
@@ -47,9 +55,8 @@ def _fail(name: str, error: Exception) -> NoReturn:
     """The user's code raised: show where, from the first line that is theirs."""
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [frame for frame in frames if "importlib" not in frame.filename and frame.filename != __file__]
-    tell("".join(traceback.format_list(theirs)).rstrip())
-    complain(f"{name} can't be imported: {type(error).__name__}: {error}")
-    raise typer.Exit(Status.FAILED)
+    trace = "".join(traceback.format_list(theirs)).rstrip()
+    raise CantLoad(f"{name} can't be imported: {type(error).__name__}: {error}", trace) from error
 
 
 def _named(module: ModuleType, attribute: str) -> Holdfast:
@@ -58,9 +65,7 @@ def _named(module: ModuleType, attribute: str) -> Holdfast:
         found = getattr(found, part, None)
     if not isinstance(found, Holdfast):
         what = "nothing" if found is None else f"a {type(found).__name__}"
-        raise typer.BadParameter(
-            f"{module.__name__}:{attribute} is {what}, not a Holdfast app.{_hint(module)}", param_hint="--app"
-        )
+        raise CantLoad(f"{module.__name__}:{attribute} is {what}, not a Holdfast app.{_hint(module)}")
     return found
 
 
@@ -68,7 +73,7 @@ def _only(module: ModuleType) -> Holdfast:
     apps = _apps(module)
     if len({id(app) for app in apps.values()}) != 1:
         problem = "has no Holdfast app" if not apps else "has several Holdfast apps"
-        raise typer.BadParameter(f"The module {module.__name__} {problem}.{_hint(module)}", param_hint="--app")
+        raise CantLoad(f"The module {module.__name__} {problem}.{_hint(module)}")
     return next(iter(apps.values()))
 
 

@@ -1,0 +1,184 @@
+"""A child process of `holdfast worker`: it imports the app, waits for its turn, and works until it is told to stop.
+
+    python -m holdfast.worker.child APP
+
+It never outlives its supervisor: the kernel kills it when that dies, and where the kernel can't, the end of the line
+tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import mmap
+import os
+import signal
+import socket
+import sys
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from holdfast.app import Holdfast
+from holdfast.errors import HoldfastError
+from holdfast.hooks import State
+from holdfast.loading import CantLoad, load_app
+from holdfast.worker import processes
+from holdfast.worker.executor import Executor
+from holdfast.worker.isolation import Isolation
+from holdfast.worker.messages import Cancelled, Failed, Go, Hello, Line, Lost, Quiet, Ready, Stop, Taken, heard_by_child
+from holdfast.worker.recorder import Recorder
+from holdfast.worker.reporting import Reporting
+from holdfast.worker.slots import Slots
+from holdfast.worker.station import Station
+from holdfast.worker.telling import set_up_logging
+
+log = logging.getLogger("holdfast.worker")
+
+CANT_START: Final = 78
+"""The status of a child that could not import its app, or whose hooks failed: another one would fare no better."""
+_LAST_WORDS: Final = 2.0
+"""Seconds for tasks that were interrupted to clean up."""
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What a child is started with."""
+
+    app: str
+    slots: Slots
+    recorder_slots: int
+    line: int
+    recorder: int
+    number: int
+    supervisor: int
+    log_level: str = "INFO"
+
+
+def main(text: str) -> int:
+    settings = msgspec.json.decode(text, type=Settings)
+    processes.die_with_parent(settings.supervisor)
+    processes.name_process(f"holdfast: worker {settings.app} [{settings.number}] starting")
+    set_up_logging(settings.log_level, f"child {settings.number}")
+    # The terminal's Ctrl-C is the supervisor's business, and so is a service manager's SIGTERM.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with asyncio.Runner(loop_factory=processes.new_event_loop) as runner:
+        return runner.run(Child(settings).live())
+
+
+class Child:
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._state = State()
+
+    async def live(self) -> int:
+        settings = self._settings
+        line = await Line.open(socket.socket(fileno=settings.line))
+        try:
+            app = load_app(settings.app)
+        except CantLoad as error:
+            line.say(Failed(error.told))
+            await line.flush()
+            return CANT_START
+        line.say(Hello(app.url, app.place, sorted(app.engine.tasks), app.retention))
+        worker = await self._wait_for_go(line)
+        if worker is None:
+            return 0
+        try:
+            await app.engine.declared()
+            await app.apublish_tasks()
+            await app.engine.hooks.start(self._state)
+        except Exception as error:
+            line.say(Failed(f"The app can't start: {type(error).__name__}: {error}"))
+            await line.flush()
+            log.exception("the app can't start")
+            return CANT_START
+        return await self._work(app, worker, line)
+
+    async def _wait_for_go(self, line: Line) -> UUID | None:
+        while (text := await line.hear()) is not None:
+            match heard_by_child(text):
+                case Go(worker):
+                    return worker
+                case Stop():
+                    return None
+                case _:
+                    pass
+        return None
+
+    async def _work(self, app: Holdfast, worker: UUID, line: Line) -> int:
+        settings = self._settings
+        memory = mmap.mmap(settings.recorder, 0)
+        recorder = Recorder(memory, settings.recorder_slots)
+        reporting = Reporting(app.engine)
+        isolation = Isolation(settings.app, recorder, reporting)
+        executor = Executor(app.engine, recorder, app.engine.hooks, self._state, isolation, reporting)
+        station = Station(app.engine, worker, settings.slots, recorder, executor)
+        reporting.attach(station)
+        processes.name_process(f"holdfast: worker {settings.app} [{settings.number}]")
+        working = asyncio.create_task(station.run())
+        reports = asyncio.create_task(reporting.run())
+        line.say(Ready())
+        try:
+            return await self._obey(line, station, working)
+        finally:
+            working.cancel()
+            reports.cancel()
+            await asyncio.gather(working, reports, return_exceptions=True)
+            await isolation.close()
+            try:
+                await app.engine.hooks.stop(self._state)
+                await app.aclose()
+            except Exception:
+                log.exception("the app could not be shut down in good order")
+
+    async def _obey(self, line: Line, station: Station, working: asyncio.Task[None]) -> int:
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, station.quiet)
+        lost = asyncio.create_task(station.is_declared_dead.wait())
+        while True:
+            heard = asyncio.create_task(line.hear())
+            await asyncio.wait([heard, lost, working], return_when=asyncio.FIRST_COMPLETED)
+            if working.done():
+                working.result()  # it never ends by itself, except with an error
+            if lost.done():
+                line.say(Lost())
+                await line.flush()
+                return 1
+            text = await heard
+            if text is None:
+                os._exit(1)  # the supervisor is gone, and others will take over what we hold
+            match heard_by_child(text):
+                case Cancelled(ids):
+                    station.cancel(ids)
+                case Taken(ids):
+                    station.drop(ids)
+                case Quiet():
+                    station.quiet()
+                case Stop(grace):
+                    lost.cancel()
+                    await _finish(station, grace)
+                    return 0
+                case Go():
+                    pass
+
+
+async def _finish(station: Station, grace: float) -> None:
+    """Let what runs come to its end; after the grace period, stop it. What then does not stop is given back as well."""
+    station.quiet()
+    for patience in (grace, _LAST_WORDS):
+        try:
+            async with asyncio.timeout(patience):
+                await station.drain()
+                return
+        except TimeoutError:
+            station.interrupt()
+
+
+if __name__ == "__main__":
+    try:
+        status = main(sys.argv[1])
+    except HoldfastError as error:
+        log.error("%s", error)
+        status = 1
+    sys.stdout.flush()
+    os._exit(status)  # threads that are stuck in a task must not keep the process

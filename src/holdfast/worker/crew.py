@@ -1,0 +1,195 @@
+"""The threads that run `def` tasks. A task in one of them can be reached with an exception, at its next line."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import ctypes
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import Any, Final
+
+from holdfast.context import SoftTimeout
+
+_set_exception: Final = ctypes.pythonapi.PyThreadState_SetAsyncExc
+_set_exception.argtypes = (ctypes.c_ulong, ctypes.py_object)
+_NO_EXCEPTION: Final = ctypes.py_object()
+
+Answer = Callable[[Any, BaseException | None], None]
+
+
+class Work:
+    """A call that a thread is to make, and where to say what came of it: on the event loop."""
+
+    __slots__ = ("answer", "call", "context", "early", "error", "member", "soft_at", "value")
+
+    def __init__(self, call: Callable[[], Any], context: contextvars.Context, answer: Answer, soft_at: float) -> None:
+        self.soft_at = soft_at
+        self.call = call
+        self.context = context
+        self.answer = answer
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.member: Member | None = None
+        self.early: BaseException | None = None
+        """Thrown before it began."""
+
+    def throw(self, error: BaseException) -> None:
+        """Make an exception of this class appear in the call. Nothing if it is over."""
+        self.early = error
+        member = self.member
+        if member is not None:
+            member.throw(self, error)
+
+
+class Crew:
+    """As many threads as there was ever work for at once. They live as long as the process."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._inbox: SimpleQueue[Work | None] = SimpleQueue()
+        self._done: deque[Work] = deque()
+        self._is_told = False
+        self._lock = threading.Lock()
+        self._busy = 0
+        self._members: set[Member] = set()
+        self._prompter = Prompter()
+
+    def start(self, call: Callable[[], Any], context: contextvars.Context, answer: Answer, soft_at: float) -> Work:
+        work = Work(call, context, answer, soft_at)
+        self._busy += 1
+        if self._busy > len(self._members):
+            member = Member(self)
+            self._members.add(member)
+            member.thread.start()
+        self._inbox.put(work)
+        self._prompter.expect(work)
+        return work
+
+    def write_off(self, work: Work) -> None:
+        """The call never ends. Its thread is lost, and another one may take its place."""
+        if work.member is not None:
+            self._members.discard(work.member)
+            work.member.is_lost = True
+        self._busy -= 1
+
+    def close(self) -> None:
+        for _ in self._members:
+            self._inbox.put(None)
+        self._members.clear()
+        self._prompter.close()
+
+    # ── the threads' side ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def serve(self, member: Member) -> None:
+        while not member.is_lost:
+            work = self._inbox.get()
+            if work is None:
+                return
+            member.perform(work)
+            self._done.append(work)
+            with self._lock:
+                is_told, self._is_told = self._is_told, True
+            if not is_told:
+                try:
+                    self._loop.call_soon_threadsafe(self._tell)
+                except RuntimeError:
+                    return  # the loop is closed: nobody wants to know
+
+    def _tell(self) -> None:
+        with self._lock:
+            self._is_told = False
+        while self._done:
+            work = self._done.popleft()
+            self._prompter.forget(work)
+            if work.member is None or not work.member.is_lost:
+                self._busy -= 1
+                work.answer(work.value, work.error)
+
+
+class Prompter:
+    """Throws soft timeouts into threads, from a thread of its own: the event loop may be blocked just then."""
+
+    def __init__(self) -> None:
+        self._news = threading.Condition()
+        self._expected: dict[Work, None] = {}
+        self._wake_at = float("inf")
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def expect(self, work: Work) -> None:
+        with self._news:
+            self._expected[work] = None
+            if work.soft_at < self._wake_at:
+                self._wake_at = work.soft_at
+                self._news.notify()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._serve, name="holdfast-prompter", daemon=True)
+                self._thread.start()
+
+    def forget(self, work: Work) -> None:
+        with self._news:
+            self._expected.pop(work, None)
+
+    def close(self) -> None:
+        with self._news:
+            self._is_closed = True
+            self._news.notify()
+
+    def _serve(self) -> None:
+        while not self._is_closed:
+            with self._news:
+                now = time.monotonic()
+                late = [work for work in self._expected if work.soft_at <= now]
+                for work in late:
+                    del self._expected[work]
+            for work in late:
+                work.throw(SoftTimeout())
+            with self._news:
+                self._wake_at = min((work.soft_at for work in self._expected), default=float("inf"))
+                left = self._wake_at - time.monotonic()
+                if left > 0 and not self._is_closed:
+                    self._news.wait(None if left == float("inf") else left)
+
+
+class Member:
+    """One thread."""
+
+    def __init__(self, crew: Crew) -> None:
+        self.is_lost = False
+        self.thread = threading.Thread(target=crew.serve, args=(self,), name="holdfast-task", daemon=True)
+        self._lock = threading.Lock()
+        self._work: Work | None = None
+
+    def perform(self, work: Work) -> None:
+        try:
+            with self._lock:
+                self._work = work
+            work.member = self
+            try:
+                if work.early is not None:
+                    raise work.early
+                work.value = work.context.run(work.call)
+            except BaseException as error:
+                work.error = error
+            self._end()
+        except BaseException as late:  # thrown into it just when it had ended
+            self._end()
+            if work.error is None and work.value is None:
+                work.error = late
+
+    def _end(self) -> None:
+        with self._lock:
+            self._work = None
+            # What was thrown and has not appeared yet must not appear in another job.
+            _set_exception(self.thread.ident or 0, _NO_EXCEPTION)
+
+    def throw(self, work: Work, error: BaseException) -> None:
+        # Only a class can be thrown into a thread; an instance is made of it over there.
+        kind = SoftTimeout if isinstance(error, SoftTimeout) else asyncio.CancelledError
+        with self._lock:
+            if self._work is work:
+                _set_exception(self.thread.ident or 0, kind)

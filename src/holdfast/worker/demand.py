@@ -1,0 +1,109 @@
+"""Demand: which queues to ask for how many jobs now. Pure: it is told what happens, and the time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from holdfast.worker.slots import Slots, share
+
+MOST_AHEAD: Final = 1000
+"""Jobs that one process holds and has not started."""
+_AHEAD_FOR: Final = 0.05
+"""Seconds of work that are fetched ahead. Long jobs are never waited for by others: nothing is fetched behind them."""
+
+
+class Demand:
+    """Counts what runs and what waits in each pool, and knows which queues may have work.
+
+    Short jobs are over before the next claim could be answered, so as many are fetched ahead as were finished in the
+    last moments; a pool whose jobs take longer than that fetches none.
+    """
+
+    def __init__(self, slots: Slots) -> None:
+        self._sizes = [pool.size for pool in slots.pools]
+        self._pool_of = {queue: number for number, pool in enumerate(slots.pools) for queue in pool.queues}
+        self._common = next((number for number, pool in enumerate(slots.pools) if not pool.queues), None)
+        self._running = [0] * len(self._sizes)
+        self._ahead = [0] * len(self._sizes)
+        self._finished = [0] * len(self._sizes)
+        self._rates = [0.0] * len(self._sizes)
+        self._measured_at: float | None = None
+        self._hopeful: dict[str, None] = {}
+        self._turn = 0
+        self.hope_for(self._pool_of)
+
+    def pool_of(self, queue: str) -> int | None:
+        """The pool that a queue's jobs run in; None if this process does not serve it."""
+        return self._pool_of.get(queue, self._common)
+
+    # ── queues that may have work ────────────────────────────────────────────────────────────────────────────────────
+
+    def hope_for(self, queues: Iterable[str]) -> bool:
+        """These may have work. Whether any of them is served here."""
+        served = [queue for queue in queues if self.pool_of(queue) is not None]
+        self._hopeful.update(dict.fromkeys(served))
+        return bool(served)
+
+    def answered(self, asked: dict[str, int], got: dict[str, int]) -> None:
+        """A claim was answered. A queue that gave less than it was asked for is empty."""
+        for queue, number in asked.items():
+            if got.get(queue, 0) < number:
+                self._hopeful.pop(queue, None)
+
+    # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def fetched(self, pool: int) -> None:
+        self._ahead[pool] += 1
+
+    def dropped(self, pool: int) -> None:
+        """A job that was fetched will not be started here."""
+        self._ahead[pool] -= 1
+
+    def has_slot(self, pool: int) -> bool:
+        return self._running[pool] < self._sizes[pool]
+
+    def started(self, pool: int) -> None:
+        self._ahead[pool] -= 1
+        self._running[pool] += 1
+
+    def finished(self, pool: int) -> None:
+        self._running[pool] -= 1
+        self._finished[pool] += 1
+
+    @property
+    def running(self) -> int:
+        return sum(self._running)
+
+    # ── what to ask for ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    def wanted(self, now: float, most: int) -> dict[str, int]:
+        """How many jobs of each queue to ask for, at most so many in all."""
+        self._measure(now)
+        wanted: dict[str, int] = {}
+        self._turn += 1
+        for pool, size in enumerate(self._sizes):
+            queues = [queue for queue in self._hopeful if self.pool_of(queue) == pool]
+            if not queues:
+                continue
+            ahead = min(MOST_AHEAD, int(self._rates[pool] * _AHEAD_FOR))
+            room = size - self._running[pool] + ahead - self._ahead[pool]
+            # One claim for many jobs costs as much as one for few, so it is worth waiting until half of it is used up.
+            if room > 0 and (room * 2 >= ahead or self._ahead[pool] == 0):
+                room = min(room, most)
+                most -= room
+                wanted |= share(room, queues, self._turn)
+        return wanted
+
+    def _measure(self, now: float) -> None:
+        if self._measured_at is None:
+            self._measured_at = now
+        passed = now - self._measured_at
+        if passed < 0.001:
+            return
+        for pool, finished in enumerate(self._finished):
+            rate = finished / passed
+            # Up at once, down at once: jobs that have become slow must not be waited for.
+            self._rates[pool] = rate if rate < self._rates[pool] else (rate + self._rates[pool]) / 2
+            self._finished[pool] = 0
+        self._measured_at = now

@@ -1,0 +1,62 @@
+"""Driving a user's coroutine: each of its steps is recorded, and a soft timeout appears inside it, at its await."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Generator
+from typing import Any, Generic, TypeVar
+
+Result = TypeVar("Result")
+
+
+class Driven(Generic[Result]):
+    """Awaits a coroutine, step by step.
+
+    `throw` makes an exception appear where the coroutine waits, in place of the cancellation that wakes it: so task
+    groups and timeouts inside it clean up as they do for a cancellation, and the asyncio task itself is not cancelled.
+    """
+
+    __slots__ = ("_coroutine", "_on_cpu", "_slot", "_task", "_thrown")
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Result], on_cpu: memoryview, slot: int) -> None:
+        self._coroutine = coroutine
+        self._on_cpu = on_cpu
+        self._slot = slot
+        self._thrown: BaseException | None = None
+        self._task: asyncio.Task[Any] | None = None
+
+    def throw(self, error: BaseException) -> None:
+        """Wake the coroutine with this exception. Nothing if it has ended, or has not begun."""
+        if self._task is not None and not self._task.done():
+            self._thrown = error
+            self._task.cancel()
+
+    def __await__(self) -> Generator[Any, None, Result]:
+        coroutine, on_cpu, slot = self._coroutine, self._on_cpu, self._slot
+        self._task = asyncio.current_task()
+        error: BaseException | None = None
+        try:
+            while True:
+                on_cpu[0] = slot
+                try:
+                    awaited = coroutine.send(None) if error is None else coroutine.throw(error)
+                except StopIteration as stop:
+                    result: Result = stop.value
+                    return result
+                finally:
+                    on_cpu[0] = -1
+                try:
+                    yield awaited
+                    error = None
+                except asyncio.CancelledError as cancelled:
+                    error = self._take_thrown() or cancelled
+                except BaseException as other:
+                    error = other
+        finally:
+            self._task = None
+
+    def _take_thrown(self) -> BaseException | None:
+        thrown, self._thrown = self._thrown, None
+        if thrown is not None and self._task is not None:
+            self._task.uncancel()
+        return thrown

@@ -1,0 +1,164 @@
+"""The executor: runs a task wherever it belongs, and reports what came of it. Exactly once for each run it is given."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import functools
+from collections.abc import Callable, Coroutine
+from contextlib import AsyncExitStack
+from typing import Any, Protocol
+
+from holdfast.context import Context, Surroundings, current
+from holdfast.engine import Engine
+from holdfast.hooks import Hooks, State
+from holdfast.outcome import Completed, Outcome
+from holdfast.worker.crew import Crew
+from holdfast.worker.driver import Driven
+from holdfast.worker.recorder import Place, Recorder
+from holdfast.worker.runs import Run, outcome_of
+
+
+class Solitude(Protocol):
+    """Where a job is alone in a process."""
+
+    async def run(self, run: Run) -> Outcome:
+        """Run it there. Never raises; the process is gone or at rest when this returns."""
+        ...
+
+
+class Executor:
+    """One event loop's executor."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        recorder: Recorder,
+        hooks: Hooks,
+        state: State,
+        solitude: Solitude,
+        surroundings: Surroundings,
+    ) -> None:
+        self._engine = engine
+        self._on_cpu = recorder.on_cpu
+        self._hooks = hooks
+        self._state = state
+        self._solitude = solitude
+        self._surroundings = surroundings
+        self._loop = asyncio.get_running_loop()
+        self.crew = Crew(self._loop)
+        self.on_finish: Callable[[Run, Outcome], None] = lambda run, outcome: None
+
+    def start(self, run: Run) -> None:
+        if run.place is Place.LOOP:
+            run.handle = self._loop.create_task(self._on_loop(run))
+        elif run.place is Place.PROCESS:
+            run.handle = self._loop.create_task(self._alone(run))
+        elif self._hooks.middleware:
+            run.handle = self._loop.create_task(self._in_a_thread_within(run))
+        else:
+            self._in_a_thread(run, functools.partial(self._report, run))
+
+    def _report(self, run: Run, value: Any, error: BaseException | None) -> None:
+        """What came of it is known: the value that the task returned, or the exception that left it."""
+        if error is None:
+            try:
+                outcome: Outcome = Completed(run.plan.encode_result(value))
+            except BaseException as refusal:
+                outcome = outcome_of(run, refusal, self._engine.clock.now())
+        else:
+            outcome = outcome_of(run, error, self._engine.clock.now())
+        run.driven = run.stopper = run.handle = None
+        self.on_finish(run, outcome)
+
+    # ── on the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _on_loop(self, run: Run) -> None:
+        value: Any = None
+        failure: BaseException | None = None
+        try:
+            run.refuse_if_stopped()
+            coroutine = self._call(run)()
+            if self._hooks.middleware:
+                coroutine = self._within(run, coroutine)
+            run.driven = driven = Driven(coroutine, self._on_cpu, run.slot)
+            value = await driven
+        except BaseException as error:  # also SystemExit: a task may end itself, but not the worker
+            failure = error
+        self._report(run, value, failure)
+
+    async def _within(self, run: Run, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Middleware goes around the task, the first registered outermost."""
+        try:
+            async with AsyncExitStack() as stack:
+                for middleware in self._hooks.middleware:
+                    await stack.enter_async_context(middleware(self._context(run)))
+                return await coroutine
+        finally:
+            coroutine.close()
+
+    # ── in a thread ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _in_a_thread(self, run: Run, answer: Callable[[Any, BaseException | None], None]) -> None:
+        try:
+            run.refuse_if_stopped()
+            call = self._call(run)
+        except BaseException as error:
+            answer(None, error)
+            return
+        run.stopper = self.crew.start(call, contextvars.copy_context(), answer, run.soft_at).throw
+
+    async def _in_a_thread_within(self, run: Run) -> None:
+        value: Any = None
+        failure: BaseException | None = None
+
+        async def wait() -> Any:
+            future: asyncio.Future[Any] = self._loop.create_future()
+
+            def answer(value: Any, error: BaseException | None) -> None:
+                if future.cancelled():
+                    return
+                if error is None:
+                    future.set_result((value, None))
+                else:
+                    future.set_result((None, error))  # as a value: a future takes no StopIteration
+
+            self._in_a_thread(run, answer)
+            value, error = await asyncio.shield(future)
+            if error is not None:
+                raise error
+            return value
+
+        try:
+            value = await self._within(run, wait())
+        except BaseException as error:
+            failure = error
+        self._report(run, value, failure)
+
+    # ── alone ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _alone(self, run: Run) -> None:
+        try:
+            run.refuse_if_stopped()
+            outcome = await self._solitude.run(run)
+        except BaseException as error:
+            outcome = outcome_of(run, error, self._engine.clock.now())
+        run.driven = run.stopper = run.handle = None
+        self.on_finish(run, outcome)
+
+    # ── the call ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _call(self, run: Run) -> Callable[[], Any]:
+        """The task's function with its arguments, checked. What it does belongs to the job, in logs and elsewhere."""
+        plan, job = run.plan, run.job
+        arguments = plan.signature.decode(job.args_json)
+        context = self._context(run)
+        current.set(context)
+        if plan.is_bound:
+            return functools.partial(plan.function, context, **arguments)
+        return functools.partial(plan.function, **arguments)
+
+    def _context(self, run: Run) -> Context:
+        if run.context is None:
+            run.context = Context.of_job(run.job, run.plan.task.name, self._state, self._surroundings)
+        return run.context

@@ -1,0 +1,198 @@
+"""The process of isolated jobs: runs one at a time, in its main thread.
+
+python -m holdfast.worker.isolated SETTINGS
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import logging
+import os
+import queue
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import AsyncExitStack
+from datetime import datetime
+from inspect import iscoroutine
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from holdfast.app import Holdfast
+from holdfast.context import Context, SoftTimeout, current
+from holdfast.hooks import State
+from holdfast.loading import CantLoad, load_app
+from holdfast.outcome import Completed, Interrupted, Outcome, Raised
+from holdfast.worker import processes
+from holdfast.worker.driver import Driven
+from holdfast.worker.isolation import Begin, Done, Down, Ended, Progress, Settings, Stopped, Throw, Up, heard_by_process
+from holdfast.worker.recorder import Place
+from holdfast.worker.runs import Plans, Run, outcome_of
+from holdfast.worker.telling import set_up_logging
+
+log = logging.getLogger("holdfast.worker")
+
+_SIGNAL: Final = signal.SIGXCPU
+"""Wakes the main thread out of a blocking call, so that what was thrown appears there."""
+
+
+def main(text: str) -> int:
+    settings = msgspec.json.decode(text, type=Settings)
+    processes.die_with_parent(settings.parent)
+    processes.name_process("holdfast: isolated job")
+    set_up_logging(settings.log_level, f"alone {os.getpid()}")
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
+    line = socket.socket(fileno=settings.line)
+    with asyncio.Runner() as runner:
+        state = State()
+        try:
+            app = load_app(settings.app)
+            runner.run(app.engine.hooks.start(state))
+        except CantLoad as error:
+            _say(line, Down(str(error)))
+            return 1
+        except Exception as error:
+            log.exception("the app can't start")
+            _say(line, Down(f"{type(error).__name__}: {error}"))
+            return 1
+        return Cell(app, state, runner, line).serve()
+
+
+class Cell:
+    """The surroundings of the one job that runs here."""
+
+    def __init__(self, app: Holdfast, state: State, runner: asyncio.Runner, line: socket.socket) -> None:
+        self._app = app
+        self._state = state
+        self._runner = runner
+        self._line = line
+        self._plans = Plans(app.engine)
+        self._inbox: queue.SimpleQueue[Begin] = queue.SimpleQueue()
+        self._run: Run | None = None
+        self._thrown: BaseException | None = None
+        self._is_stopped = False
+        self._lock = threading.Lock()
+
+    def serve(self) -> int:
+        signal.signal(_SIGNAL, self._on_signal)
+        threading.Thread(target=self._listen, daemon=True).start()
+        _say(self._line, Up())
+        while True:
+            begin = self._inbox.get()
+            answer = self._perform(begin)
+            sys.stdout.flush()
+            sys.stderr.flush()
+            _say(self._line, answer)
+
+    def _listen(self) -> None:
+        with self._line.makefile("rb") as lines:
+            for text in lines:
+                match heard_by_process(text):
+                    case Begin() as begin:
+                        self._is_stopped = False
+                        self._inbox.put(begin)
+                    case Throw(is_timeout):
+                        self._is_stopped = self._is_stopped or not is_timeout
+                        self._throw(SoftTimeout() if is_timeout else asyncio.CancelledError("the job is to stop"))
+        os._exit(1)  # the worker is gone
+
+    # ── stopping ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _throw(self, error: BaseException) -> None:
+        run = self._run
+        if run is None:
+            return
+        if run.driven is not None:
+            self._runner.get_loop().call_soon_threadsafe(run.driven.throw, error)
+        else:
+            self._thrown = error
+            signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        thrown, self._thrown = self._thrown, None
+        if thrown is not None and self._run is not None:
+            raise thrown
+
+    # ── running ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _perform(self, begin: Begin) -> Done | Ended | Stopped:
+        plan = self._plans.of(begin.job.task)
+        assert plan is not None, "the worker knows this task, and has the same app"
+        run = Run(begin.job, plan, Place.PROCESS, 0, 0)
+        outcome: Outcome
+        try:
+            try:
+                value = self._call(run)
+                self._run = None
+                outcome = Completed(plan.encode_result(value))
+            finally:
+                self._run = None
+        except BaseException as error:
+            if self._is_stopped:
+                run.stop = Interrupted
+            outcome = outcome_of(run, error, self._app.engine.clock.now())
+        match outcome:
+            case Completed(result_json):
+                return Done(result_json)
+            case Raised(verdict, failure, delay):
+                return Ended(verdict, failure, delay)
+            case _:
+                return Stopped()
+
+    def _call(self, run: Run) -> Any:
+        plan = run.plan
+        arguments = plan.signature.decode(run.job.args_json)
+        context = Context.of_job(run.job, plan.task.name, self._state, self)
+        call = functools.partial(plan.function, *([context] if plan.is_bound else []), **arguments)
+        hooks = self._app.engine.hooks
+        self._run = run
+        if not hooks.middleware and not asyncio.iscoroutinefunction(plan.function):
+            token = current.set(context)
+            try:
+                return call()
+            finally:
+                current.reset(token)
+        return self._runner.run(self._drive(run, context, call))
+
+    async def _drive(self, run: Run, context: Context, call: Callable[[], Any]) -> Any:
+        async def within() -> Any:
+            current.set(context)
+            async with AsyncExitStack() as stack:
+                for middleware in self._app.engine.hooks.middleware:
+                    await stack.enter_async_context(middleware(context))
+                answer = call()
+                return await answer if iscoroutine(answer) else answer
+
+        if asyncio.iscoroutinefunction(run.plan.function):
+            run.driven = Driven(within(), memoryview(bytearray(4)).cast("i"), 0)
+            return await run.driven
+        return await within()
+
+    # ── what the task says and asks ──────────────────────────────────────────────────────────────────────────────────
+
+    def is_cancelled(self, job: UUID) -> bool:
+        return self._is_stopped
+
+    def deadline(self, job: UUID) -> datetime | None:
+        return None
+
+    def report_progress(self, job: UUID, done: float, total: float | None, note: str) -> None:
+        _say(self._line, Progress(done, total, note))
+
+
+_sending = threading.Lock()
+
+
+def _say(line: socket.socket, message: Any) -> None:
+    with _sending:
+        line.sendall(msgspec.json.encode(message) + b"\n")
+
+
+if __name__ == "__main__":
+    os._exit(main(sys.argv[1]))

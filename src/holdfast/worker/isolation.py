@@ -1,0 +1,269 @@
+"""Jobs that are alone in a process: those that ask for it, those that may run only once, and those under suspicion.
+
+A process runs one job at a time and is used again for the next, so that guilt is certain: whatever happens to it while
+a job runs was that job's doing. What it is asked and answers goes over a pair of sockets.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import sys
+import time
+from datetime import timedelta
+from typing import Final
+
+import msgspec
+
+from holdfast.context import SoftTimeout, Surroundings
+from holdfast.job import ClaimedJob, Failure, FailureKind
+from holdfast.outcome import Completed, Crashed, Interrupted, Outcome, Raised, Verdict, Withdrawn
+from holdfast.worker.messages import Line
+from holdfast.worker.processes import how_it_ended, kill_group
+from holdfast.worker.recorder import Recorder
+from holdfast.worker.runs import Run
+
+log = logging.getLogger("holdfast.worker")
+
+_MOST_IDLE: Final = 2
+_KILL_AFTER: Final = 0.05
+"""Seconds past the hard timeout."""
+
+# ── what is said ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Begin(msgspec.Struct, tag="begin", frozen=True):
+    """Run this."""
+
+    job: ClaimedJob
+
+
+class Throw(msgspec.Struct, tag="throw", frozen=True):
+    """Make this appear in the task."""
+
+    is_timeout: bool
+
+
+class Up(msgspec.Struct, tag="up", frozen=True):
+    """The app is imported, its hooks have run: jobs may come."""
+
+
+class Down(msgspec.Struct, tag="down", frozen=True):
+    """It can't start."""
+
+    reason: str
+
+
+class Done(msgspec.Struct, tag="done", frozen=True):
+    result_json: str | None = None
+
+
+class Ended(msgspec.Struct, tag="ended", frozen=True):
+    """The task raised."""
+
+    verdict: Verdict
+    failure: Failure
+    delay: timedelta | None = None
+
+
+class Stopped(msgspec.Struct, tag="stopped", frozen=True):
+    """It did as it was told."""
+
+
+class Progress(msgspec.Struct, tag="progress", frozen=True):
+    done: float
+    total: float | None
+    note: str
+
+
+ToProcess = Begin | Throw
+FromProcess = Up | Down | Done | Ended | Stopped | Progress
+_to_process: Final = msgspec.json.Decoder(ToProcess)
+_from_process: Final = msgspec.json.Decoder(FromProcess)
+
+
+def heard_by_process(text: bytes) -> ToProcess:
+    message: ToProcess = _to_process.decode(text)
+    return message
+
+
+def heard_from_process(text: bytes) -> FromProcess:
+    message: FromProcess = _from_process.decode(text)
+    return message
+
+
+class Settings(msgspec.Struct, frozen=True):
+    """What such a process is started with."""
+
+    app: str
+    line: int
+    parent: int
+    log_level: str
+
+
+# ── the side of the worker ───────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Isolation:
+    """The processes of one worker. Bounded by its slots."""
+
+    def __init__(self, app: str, recorder: Recorder, surroundings: Surroundings) -> None:
+        self._app = app
+        self._recorder = recorder
+        self._surroundings = surroundings
+        self._idle: list[Cell] = []
+        self._all: set[Cell] = set()
+
+    async def run(self, run: Run) -> Outcome:
+        cell: Cell | None = None
+        try:
+            cell = await self._free_cell()
+            return await self._run_in(cell, run)
+        except CantStart as error:
+            failure = Failure(FailureKind.ERROR, "CantStart", f"A process for this job could not be started: {error}")
+            return Raised(Verdict.TRANSIENT, failure)
+        except asyncio.CancelledError:
+            return Interrupted()
+        finally:
+            if cell is not None:
+                self._put_away(cell)
+
+    async def close(self) -> None:
+        """End all of them. Jobs that still run in them are lost to whoever gives them back."""
+        cells, self._all = self._all, set()
+        for cell in cells:
+            cell.kill()
+        await asyncio.gather(*(cell.wait() for cell in cells), return_exceptions=True)
+
+    async def _free_cell(self) -> Cell:
+        while self._idle:
+            cell = self._idle.pop()
+            if cell.is_alive:
+                return cell
+            self._all.discard(cell)
+        cell = Cell()
+        self._all.add(cell)
+        await cell.start(self._app)
+        return cell
+
+    def _put_away(self, cell: Cell) -> None:
+        if cell.is_alive and not cell.is_busy and len(self._idle) < _MOST_IDLE:
+            self._idle.append(cell)
+        else:
+            cell.kill()
+            self._all.discard(cell)
+
+    async def _run_in(self, cell: Cell, run: Run) -> Outcome:
+        # Its time begins now: starting a process is not the task's doing.
+        now = time.monotonic()
+        run.begin_at(now)
+        self._recorder.started(run.slot, now, now + run.plan.hard, cell.pid)
+        killer = asyncio.get_running_loop().call_at(now + run.plan.hard + _KILL_AFTER, cell.kill)
+
+        def throw(error: BaseException) -> None:
+            cell.say(Throw(isinstance(error, SoftTimeout)))
+
+        run.stopper = throw
+        cell.is_busy = True
+        cell.say(Begin(run.job))
+        try:
+            if run.stop is not None:
+                throw(asyncio.CancelledError())
+            while (text := await cell.hear()) is not None:
+                match heard_from_process(text):
+                    case Progress(done, total, note):
+                        self._surroundings.report_progress(run.job.id, done, total, note)
+                    case Done(result_json):
+                        cell.is_busy = False
+                        return Completed(result_json)
+                    case Ended(verdict, failure, delay):
+                        cell.is_busy = False
+                        return Raised(verdict, failure, delay)
+                    case Stopped():
+                        cell.is_busy = False
+                        return Withdrawn(run.stop_reason) if run.stop is Withdrawn else Interrupted()
+                    case Up() | Down():
+                        pass
+            return await self._outcome_of_death(cell, run, time.monotonic() - now)
+        finally:
+            killer.cancel()
+
+    async def _outcome_of_death(self, cell: Cell, run: Run, ran: float) -> Outcome:
+        status = await cell.wait()
+        if ran >= run.plan.hard:
+            message = f"Killed after {ran:.1f} s: its timeout of {run.plan.hard:g} s was over."
+            return Raised(Verdict.TRANSIENT, Failure(FailureKind.TIMEOUT, "HardTimeout", message))
+        message = f"Its process {how_it_ended(status)}, and nothing else ran in it."
+        return Crashed(Failure(FailureKind.CRASH, "ProcessCrashed", message), is_guilty=True)
+
+
+class CantStart(Exception):
+    """A process for a job could not be started."""
+
+
+class Cell:
+    """One process."""
+
+    def __init__(self) -> None:
+        self._line: Line | None = None
+        self._process: asyncio.subprocess.Process | None = None
+        self.is_busy = False
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid if self._process is not None else 0
+
+    @property
+    def is_alive(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    async def start(self, app: str) -> None:
+        ours, theirs = socket.socketpair()
+        settings = Settings(app, theirs.fileno(), os.getpid(), logging.getLevelName(logging.getLogger().level))
+        try:
+            self._process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-m",
+                "holdfast.worker.isolated",
+                msgspec.json.encode(settings).decode(),
+                pass_fds=(theirs.fileno(),),
+                stdin=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        except OSError as error:
+            ours.close()
+            raise CantStart(str(error)) from error
+        finally:
+            theirs.close()
+        self._line = await Line.open(ours)
+        text = await self._line.hear()
+        match None if text is None else heard_from_process(text):
+            case Up():
+                return
+            case Down(reason):
+                raise CantStart(reason)
+            case _:
+                raise CantStart(f"it {how_it_ended(await self.wait())}")
+
+    def say(self, message: ToProcess) -> None:
+        if self._line is not None:
+            self._line.say(message)
+
+    async def hear(self) -> bytes | None:
+        return await self._line.hear() if self._line is not None else None
+
+    def kill(self) -> None:
+        if self.is_alive:
+            kill_group(self.pid)
+
+    async def wait(self) -> int:
+        assert self._process is not None
+        status = await self._process.wait()
+        kill_group(self.pid)  # what it has started
+        if self._line is not None:
+            with contextlib.suppress(Exception):
+                self._line.close()
+        return status

@@ -1,0 +1,273 @@
+"""The flight recorder: what a worker process holds and does, in memory that outlives it.
+
+The process writes, a few bytes for each step of a job; its supervisor reads, also while the process is stuck, and
+after it is dead. So it is known within milliseconds which jobs were lost with it, which of them had started, and
+which one was on the CPU. An embedded worker has one too, in its own memory: there a thread reads it.
+
+    header │ on_cpu turned_at overdue_at finished │ tokens of claims under way │ slot slot slot …
+
+Nothing is locked. A slot's phase is written last when it is filled, so a reader sees a slot whole or not at all; and
+tokens are read before slots, so that a job is always seen in one of the two.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from collections.abc import Iterator
+from datetime import timedelta
+from enum import IntEnum
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from holdfast.job import ClaimedJob, Delivery
+from holdfast.retry import Retry
+from holdfast.store import Held
+
+NEVER: Final = float("inf")
+MOST_CLAIMS: Final = 8
+"""Claims of one process that may be under way at once."""
+
+_HEADER: Final = struct.Struct("<ii4xiddQ")  # slots, on_cpu, pool, turned_at, overdue_at, finished
+_TOKENS_AT: Final = 64
+_SLOTS_AT: Final = _TOKENS_AT + 16 * MOST_CLAIMS
+_SLOT_SIZE: Final = 192
+_CLAIM: Final = struct.Struct("<16s16sIIIIIB")  # id, token, attempt, max_attempts, crashes, waits, pool_tries, delivery
+_KIND: Final = struct.Struct("<Bdd?70s")  # kind, base and cap of its backoff, whether with jitter, the task's name
+_RUN: Final = struct.Struct("<dd")  # started_at, overdue_at
+_PID: Final = struct.Struct("<i")
+_PHASE_AT: Final = 0
+_RUN_AT: Final = 8
+_PID_AT: Final = 24
+_CLAIM_AT: Final = 32
+_KIND_AT: Final = 96
+_DELIVERIES: Final = tuple(Delivery)
+_DELIVERY_NUMBERS: Final = {delivery: number for number, delivery in enumerate(_DELIVERIES)}
+
+Buffer = mmap.mmap | bytearray
+
+
+class Phase(IntEnum):
+    """How far a job has come in this process."""
+
+    FREE = 0
+    CLAIMED = 1
+    STARTED = 2
+    FINISHED = 3
+    """Its task has ended, and the store has not been told yet, or has not answered."""
+
+
+class Place(IntEnum):
+    """Where a job runs."""
+
+    LOOP = 0
+    THREAD = 1
+    PROCESS = 2
+
+
+class Entry(msgspec.Struct, frozen=True):
+    """A slot as it was read. Times are those of the machine's monotonic clock, the same for all its processes."""
+
+    slot: int
+    phase: Phase
+    id: UUID
+    token: UUID
+    task: str
+    place: Place
+    attempt: int
+    max_attempts: int
+    crashes: int
+    waits: int
+    pool_tries: int
+    delivery: Delivery
+    retry: Retry
+    started_at: float
+    overdue_at: float
+    pid: int
+    """Of the process that it has for itself, 0 if it has none."""
+
+
+class Flight(msgspec.Struct, frozen=True):
+    """All that a recorder says at one moment."""
+
+    claiming: frozenset[UUID]
+    entries: tuple[Entry, ...]
+    on_cpu: int
+    """The slot whose coroutine the event loop is in; -1 if it is in none."""
+    turned_at: float
+    """When the event loop last came round."""
+    finished: int
+
+    @property
+    def held(self) -> Held:
+        # While a settlement is being answered, the same job may have been claimed anew: the newer claim counts.
+        by_phase = sorted(self.entries, key=lambda entry: entry.phase is not Phase.FINISHED)
+        tokens = {entry.token for entry in self.entries}
+        return Held({entry.id: entry.token for entry in by_phase}, self.claiming | tokens)
+
+    @property
+    def running(self) -> tuple[Entry, ...]:
+        return tuple(entry for entry in self.entries if entry.phase is Phase.STARTED)
+
+
+def size_for(slots: int) -> int:
+    """How many bytes a recorder with so many slots needs."""
+    return _SLOTS_AT + _SLOT_SIZE * slots
+
+
+def describe_task(name: str, place: Place, retry: Retry) -> bytes:
+    """What is recorded of every job of a task, prepared once."""
+    shown = name.encode()[:70].decode(errors="ignore").encode()
+    return _KIND.pack(place, retry.base.total_seconds(), retry.cap.total_seconds(), retry.jitter, shown)
+
+
+class Recorder:
+    """The writing side. Slots are given out and taken back here."""
+
+    def __init__(self, buffer: Buffer, slots: int) -> None:
+        self._buffer = buffer
+        self._bytes = memoryview(buffer)
+        self._offsets = [_SLOTS_AT + _SLOT_SIZE * number for number in range(slots)]
+        self._free = list(reversed(range(slots)))
+        self._tokens = list(range(MOST_CLAIMS))
+        self._overdue_at = NEVER
+        self.slots = slots
+        _HEADER.pack_into(buffer, 0, slots, -1, 0, 0.0, NEVER, 0)
+        self.on_cpu = self._bytes[4:8].cast("i")
+        """One number, to be written by whoever runs a coroutine."""
+
+    @classmethod
+    def in_memory(cls, slots: int) -> Recorder:
+        return cls(bytearray(size_for(slots)), slots)
+
+    @property
+    def free(self) -> int:
+        return len(self._free)
+
+    def flight(self) -> Flight:
+        return read_flight(self._buffer)
+
+    # ── claims ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def claiming(self, token: UUID) -> int:
+        """A claim is about to be sent. Returns its number."""
+        number = self._tokens.pop()
+        at = _TOKENS_AT + 16 * number
+        self._bytes[at : at + 16] = token.bytes
+        return number
+
+    def answered(self, number: int) -> None:
+        """What that claim brought is in its slots, or it has failed."""
+        at = _TOKENS_AT + 16 * number
+        self._bytes[at : at + 16] = bytes(16)
+        self._tokens.append(number)
+
+    # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def claimed(self, job: ClaimedJob, task: bytes) -> int:
+        """Put a job into a free slot, and return its number. `task` comes from `describe_task`."""
+        slot = self._free.pop()
+        at = self._offsets[slot]
+        _CLAIM.pack_into(
+            self._buffer,
+            at + _CLAIM_AT,
+            job.id.bytes,
+            job.token.bytes,
+            job.attempt,
+            job.max_attempts,
+            job.crashes,
+            job.waits,
+            job.pool_tries,
+            _DELIVERY_NUMBERS[job.delivery],
+        )
+        self._bytes[at + _KIND_AT : at + _KIND_AT + _KIND.size] = task
+        self._bytes[at + _PHASE_AT] = Phase.CLAIMED
+        return slot
+
+    def started(self, slot: int, started_at: float, overdue_at: float, pid: int = 0) -> None:
+        at = self._offsets[slot]
+        _RUN.pack_into(self._buffer, at + _RUN_AT, started_at, overdue_at)
+        _PID.pack_into(self._buffer, at + _PID_AT, pid)
+        self._bytes[at + _PHASE_AT] = Phase.STARTED
+        if overdue_at < self._overdue_at:
+            self._write_overdue(overdue_at)
+
+    def finished(self, slot: int) -> None:
+        self._bytes[self._offsets[slot]] = Phase.FINISHED
+
+    def settled(self, slot: int) -> None:
+        """The store has answered: this process has nothing to do with the job any more."""
+        self._bytes[self._offsets[slot]] = Phase.FREE
+        self._free.append(slot)
+
+    # ── the loop ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def turned(self, now: float, finished: int, overdue_at: float) -> None:
+        """The event loop came round. `overdue_at`: when the first of the running jobs must be over."""
+        struct.pack_into("<d", self._buffer, 16, now)
+        struct.pack_into("<Q", self._buffer, 32, finished)
+        self._write_overdue(overdue_at)
+
+    def _write_overdue(self, overdue_at: float) -> None:
+        self._overdue_at = overdue_at
+        struct.pack_into("<d", self._buffer, 24, overdue_at)
+
+
+# ── the reading side ─────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def read_overdue(buffer: Buffer) -> float:
+    """When to look at this recorder: until then none of its jobs is overdue."""
+    overdue_at: float
+    (overdue_at,) = struct.unpack_from("<d", buffer, 24)
+    return overdue_at
+
+
+def read_flight(buffer: Buffer) -> Flight:
+    """What a recorder says now. The order matters: see the top of this file."""
+    claiming = frozenset(_read_tokens(buffer))
+    slots, on_cpu, _, turned_at, _, finished = _HEADER.unpack_from(buffer, 0)
+    entries = tuple(_read_slots(buffer, slots))
+    return Flight(claiming, entries, on_cpu, turned_at, finished)
+
+
+def _read_tokens(buffer: Buffer) -> Iterator[UUID]:
+    for number in range(MOST_CLAIMS):
+        token = bytes(buffer[_TOKENS_AT + 16 * number : _TOKENS_AT + 16 * (number + 1)])
+        if any(token):
+            yield UUID(bytes=token)
+
+
+def _read_slots(buffer: Buffer, slots: int) -> Iterator[Entry]:
+    for slot in range(slots):
+        at = _SLOTS_AT + _SLOT_SIZE * slot
+        if buffer[at + _PHASE_AT]:
+            yield _read_slot(buffer, slot, at)
+
+
+def _read_slot(buffer: Buffer, slot: int, at: int) -> Entry:
+    phase = Phase(buffer[at + _PHASE_AT])
+    id, token, attempt, most, crashes, waits, pool_tries, delivery = _CLAIM.unpack_from(buffer, at + _CLAIM_AT)
+    place, base, cap, jitter, name = _KIND.unpack_from(buffer, at + _KIND_AT)
+    started_at, overdue_at = _RUN.unpack_from(buffer, at + _RUN_AT)
+    (pid,) = _PID.unpack_from(buffer, at + _PID_AT)
+    return Entry(
+        slot=slot,
+        phase=phase,
+        id=UUID(bytes=id),
+        token=UUID(bytes=token),
+        task=name.rstrip(b"\0").decode(errors="replace"),
+        place=Place(place),
+        attempt=attempt,
+        max_attempts=most,
+        crashes=crashes,
+        waits=waits,
+        pool_tries=pool_tries,
+        delivery=_DELIVERIES[delivery],
+        retry=Retry(base=timedelta(seconds=base), cap=timedelta(seconds=cap), jitter=jitter),
+        started_at=started_at if phase is not Phase.CLAIMED else 0.0,
+        overdue_at=overdue_at if phase is Phase.STARTED else NEVER,
+        pid=pid if phase is Phase.STARTED else 0,
+    )

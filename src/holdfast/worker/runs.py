@@ -1,0 +1,217 @@
+"""A run: one attempt of a job in this process, and what came of it."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Callable
+from datetime import datetime
+from typing import Any, Final
+
+from holdfast.context import Context, SoftTimeout
+from holdfast.engine import Engine
+from holdfast.errors import InvalidPayload
+from holdfast.job import LONGEST_MESSAGE, ClaimedJob, Delivery, Failure, FailureKind
+from holdfast.outcome import Interrupted, Outcome, Raised, Verdict, Withdrawn
+from holdfast.retry import classify
+from holdfast.signature import Signature
+from holdfast.task import Task
+from holdfast.worker.driver import Driven
+from holdfast.worker.recorder import Place, describe_task
+
+_MOST_FRAMES: Final = 50
+ALONE_AFTER: Final = 2
+"""Crashes after which a job is a suspect that runs alone."""
+
+
+class Plan:
+    """How the jobs of one task are run, worked out once."""
+
+    __slots__ = (
+        "_may_return_none",
+        "alone",
+        "described",
+        "function",
+        "hard",
+        "is_bound",
+        "place",
+        "retry",
+        "signature",
+        "soft",
+        "task",
+    )
+
+    def __init__(self, task: Task[Any, Any]) -> None:
+        settings = task.settings
+        self.task = task
+        self.function: Callable[..., Any] = task.function
+        self.is_bound = task.is_bound
+        self.signature: Signature = task.signature
+        self.retry = settings.retry
+        self.soft = settings.soft_timeout.total_seconds()
+        self.hard = settings.timeout.total_seconds()
+        self.place = _place_of(task)
+        self.described = describe_task(task.name, self.place, settings.retry)
+        self.alone = describe_task(task.name, Place.PROCESS, settings.retry)
+        self._may_return_none = False
+
+    def place_of(self, job: ClaimedJob) -> Place:
+        """Where this job runs: a suspect of crashes is alone in a process, where guilt is certain."""
+        if job.crashes >= ALONE_AFTER:
+            return Place.PROCESS
+        return self.place
+
+    def encode_result(self, value: Any) -> str | None:
+        """What the task returned, as JSON; InvalidPayload if that can't be stored, or is not what it promised."""
+        if value is None:
+            if not self._may_return_none:
+                self.signature.encode_result(None)
+                self._may_return_none = True
+            return None
+        return self.signature.encode_result(value)
+
+
+def _place_of(task: Task[Any, Any]) -> Place:
+    if task.settings.isolation == "process" or task.settings.delivery is Delivery.AT_MOST_ONCE:
+        return Place.PROCESS
+    return Place.LOOP if asyncio.iscoroutinefunction(task.function) else Place.THREAD
+
+
+class Plans:
+    """The plans of an app's tasks, by name."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._tasks = engine.tasks
+        self._known: dict[str, Plan] = {}
+
+    def of(self, name: str) -> Plan | None:
+        """None if there is no such task here."""
+        plan = self._known.get(name)
+        if plan is None:
+            task = self._tasks.get(name)
+            if not isinstance(task, Task):
+                return None
+            plan = self._known[name] = Plan(task)
+        return plan
+
+
+class Run:
+    """One attempt."""
+
+    __slots__ = (
+        "context",
+        "driven",
+        "handle",
+        "is_taken",
+        "job",
+        "place",
+        "plan",
+        "pool",
+        "slot",
+        "soft_at",
+        "started_at",
+        "stop",
+        "stop_reason",
+        "stopper",
+    )
+
+    def __init__(self, job: ClaimedJob, plan: Plan, place: Place, slot: int, pool: int) -> None:
+        self.job = job
+        self.plan = plan
+        self.place = place
+        self.slot = slot
+        self.pool = pool
+        self.started_at = 0.0
+        self.soft_at = 0.0
+        self.context: Context | None = None
+        self.handle: asyncio.Task[None] | None = None
+        self.driven: Driven[Any] | None = None
+        self.stopper: Callable[[BaseException], None] | None = None
+        """Makes an exception appear in it, if it runs elsewhere than on the loop."""
+        self.stop: type[Outcome] | None = None
+        """Why it was asked to stop, if it was: Withdrawn or Interrupted."""
+        self.stop_reason = ""
+        self.is_taken = False
+        """The job is not ours any more: nobody wants to know what comes of this."""
+
+    def begin_at(self, now: float) -> None:
+        """Its time is counted from now on."""
+        self.started_at = now
+        self.soft_at = now + self.plan.soft
+
+    def throw(self, error: BaseException) -> None:
+        """Make an exception appear inside the task, wherever it runs."""
+        if self.driven is not None:
+            self.driven.throw(error)
+        elif self.stopper is not None:
+            self.stopper(error)
+
+    def refuse_if_stopped(self) -> None:
+        """It was asked to stop before it began."""
+        if self.stop is not None:
+            raise asyncio.CancelledError
+
+    def cancel(self, reason: str) -> None:
+        """Somebody has cancelled the job."""
+        if self.stop is None:
+            self.stop, self.stop_reason = Withdrawn, reason
+            self.throw(asyncio.CancelledError("the job was cancelled"))
+
+    def interrupt(self) -> None:
+        """The worker must stop."""
+        if self.stop is None:
+            self.stop = Interrupted
+            self.throw(asyncio.CancelledError("the worker stops"))
+
+    def time_out(self) -> None:
+        """The soft timeout is over. Threads are told of it by their own crew."""
+        if self.place is not Place.THREAD:
+            self.throw(SoftTimeout(f"the soft timeout of {self.plan.soft:g} s is over"))
+
+
+# ── what came of it ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def outcome_of(run: Run, error: BaseException, now: datetime) -> Outcome:
+    """What an exception that left the task means."""
+    if isinstance(error, SoftTimeout):
+        message = f"Its soft timeout of {run.plan.soft:g} s was over."
+        return Raised(Verdict.TRANSIENT, failure_of(error, FailureKind.TIMEOUT, message))
+    if isinstance(error, asyncio.CancelledError) and run.stop is not None:
+        return Withdrawn(run.stop_reason) if run.stop is Withdrawn else Interrupted()
+    verdict, delay = classify(error, run.plan.retry, now)
+    if verdict in (Verdict.SNOOZE, Verdict.THROTTLED):
+        kind = FailureKind.WAITED
+    elif isinstance(error, InvalidPayload):
+        kind = FailureKind.INVALID
+    elif verdict is Verdict.PERMANENT and type(error).__module__ == "holdfast.outcome":
+        kind = FailureKind.GAVE_UP
+    else:
+        kind = FailureKind.ERROR
+    return Raised(verdict, failure_of(error, kind), delay)
+
+
+def failure_of(error: BaseException, kind: FailureKind, message: str | None = None) -> Failure:
+    """An exception as text, whatever it does when it is asked for one."""
+    name = type.__dict__["__qualname__"].__get__(type(error))
+    if kind is FailureKind.WAITED:
+        return Failure(kind, name, message or _text_of(error))
+    return Failure(kind, name, message or _text_of(error), _trace_of(error))
+
+
+def _text_of(error: BaseException) -> str:
+    try:
+        return str(error)[:LONGEST_MESSAGE]
+    except BaseException as evil:
+        return f"(its message can't be read: {type(evil).__name__})"
+
+
+def _trace_of(error: BaseException) -> str:
+    """The traceback, from the task's own first line on."""
+    try:
+        trace = traceback.TracebackException.from_exception(error, limit=-_MOST_FRAMES, max_group_depth=5)
+        own = [frame for frame in trace.stack if "/holdfast/worker/" not in frame.filename.replace("\\", "/")]
+        trace.stack = traceback.StackSummary.from_list(own)
+        return "".join(trace.format())
+    except BaseException as evil:
+        return f"(its traceback can't be shown: {type(evil).__name__})"

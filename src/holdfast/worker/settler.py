@@ -1,0 +1,79 @@
+"""The settler: tells the store what came of jobs, in batches, until it has heard an answer."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from collections.abc import Callable
+from typing import Final
+
+from holdfast.engine import Engine
+from holdfast.errors import HoldfastError, OutcomeUnknown, StoreUnavailable
+from holdfast.store import Settled, Settlement
+
+log = logging.getLogger("holdfast.worker")
+
+_LARGEST: Final = 1000
+_LONGEST_PAUSE: Final = 2.0
+
+Answered = Callable[[list[int], list[Settled], list[Settlement]], None]
+
+
+class Settler:
+    """What waits here is bounded by the flight recorder: a job keeps its slot until its settlement is answered."""
+
+    def __init__(self, engine: Engine, answered: Answered) -> None:
+        self._engine = engine
+        self._answered = answered
+        self._slots: list[int] = []
+        self._settlements: list[Settlement] = []
+        self._under_way = 0
+        self._filled = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._drained.set()
+
+    def add(self, slot: int, settlement: Settlement) -> None:
+        self._slots.append(slot)
+        self._settlements.append(settlement)
+        self._filled.set()
+        self._drained.clear()
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._settlements and not self._under_way
+
+    async def drain(self) -> None:
+        await self._drained.wait()
+
+    async def run(self) -> None:
+        """Those that come while a batch is on its way form the next one."""
+        while True:
+            await self._filled.wait()
+            slots, self._slots = self._slots[:_LARGEST], self._slots[_LARGEST:]
+            settlements, self._settlements = self._settlements[:_LARGEST], self._settlements[_LARGEST:]
+            if not self._settlements:
+                self._filled.clear()
+            self._under_way = len(settlements)
+            answers = await self._settle(settlements)
+            self._under_way = 0
+            self._answered(slots, answers, settlements)
+            if self.is_empty:
+                self._drained.set()
+
+    async def _settle(self, settlements: list[Settlement]) -> list[Settled]:
+        """Again and again: what has been settled is recognised, and what is not ours any more is refused."""
+        pause = 0.05
+        while True:
+            try:
+                return await self._engine.store.settle(settlements)
+            except (StoreUnavailable, OutcomeUnknown) as error:
+                log.warning("can't settle %d jobs, trying again: %s", len(settlements), error)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+                pause = min(2 * pause, _LONGEST_PAUSE)
+            except HoldfastError as error:
+                if len(settlements) == 1:
+                    # Nothing helps this one; the next beat finds that it is not held, and gives it back.
+                    log.error("job %s can't be settled, it is given back: %s", settlements[0].id, error)
+                    return [Settled.STALE]
+                return [answer for each in settlements for answer in await self._settle([each])]

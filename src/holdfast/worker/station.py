@@ -1,0 +1,364 @@
+"""The station: claims jobs, runs them and settles them, on one event loop. Child processes and apps have one each.
+
+    fetcher ──claim──▶ ahead ──slot──▶ executor ──outcome──▶ settler ──settle──▶ store
+
+A job is in the flight recorder from before its claim is sent until after its settlement is answered, and nothing
+here is larger than the recorder: it has no slot for what it could not hold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import secrets
+import time
+from collections import Counter, deque
+from collections.abc import Iterable
+from typing import Final
+from uuid import UUID
+
+from holdfast import lifecycle
+from holdfast.engine import Engine
+from holdfast.errors import HoldfastError, StoreError, WorkerDeclaredDead
+from holdfast.job import ClaimedJob, Delivery
+from holdfast.lifecycle import Complete, Transition
+from holdfast.outcome import Completed, Crashed, Interrupted, Outcome, Raised, Withdrawn
+from holdfast.store import HintKind, Settled, Settlement
+from holdfast.worker.demand import MOST_AHEAD, Demand
+from holdfast.worker.executor import Executor
+from holdfast.worker.recorder import NEVER, Recorder
+from holdfast.worker.runs import Plan, Plans, Run
+from holdfast.worker.settler import Settler
+from holdfast.worker.slots import Slots
+from holdfast.worker.strangers import Strangers
+
+log = logging.getLogger("holdfast.worker")
+
+_LARGEST_CLAIM: Final = 1000
+_POLL_EVERY: Final = 5.0
+_TURN_EVERY: Final = 0.25
+_STALE_AFTER: Final = 0.5
+"""Seconds after which a job that was fetched ahead and could not be started is given back."""
+_LONGEST_PAUSE: Final = 5.0
+_TOLERANCE: Final = 0.002
+"""A loop may call a little early, by its own clock."""
+
+
+def slots_for(slots: Slots) -> int:
+    """How large the recorder of a station must be: for what runs, is fetched ahead, and awaits its settlement."""
+    return slots.total + 3 * MOST_AHEAD
+
+
+class Station:
+    """One event loop's work."""
+
+    def __init__(self, engine: Engine, worker: UUID, slots: Slots, recorder: Recorder, executor: Executor) -> None:
+        self._engine = engine
+        self._worker = worker
+        self._slots = slots
+        self._recorder = recorder
+        self._executor = executor
+        self._executor.on_finish = self._finish
+        # Times are time.monotonic(), which other processes can compare. A loop counts the same, but may be behind.
+        self._loop = asyncio.get_running_loop()
+        self._demand = Demand(slots)
+        self._plans = Plans(engine)
+        self._strangers = Strangers(engine)
+        self._settler = Settler(engine, self._settled)
+        self._ahead: list[deque[Run]] = [deque() for _ in slots.pools]
+        self._fetched_at: deque[tuple[float, Run]] = deque()
+        self._running: dict[UUID, Run] = {}
+        self._wake = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._is_quiet = False
+        self._soft_at = NEVER
+        self.finished = 0
+        self.is_declared_dead = asyncio.Event()
+        """The store has taken this worker for dead: all that it does is in vain."""
+
+    # ── lifetime ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        tasks = [
+            asyncio.create_task(work, name=f"holdfast-{name}")
+            for name, work in (
+                ("fetcher", self._fetch()),
+                ("settler", self._settler.run()),
+                ("listener", self._listen()),
+                ("poller", self._poll()),
+                ("turner", self._turn()),
+            )
+        ]
+        try:
+            # None of them ends by itself, and none of them may end unnoticed.
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def quiet(self) -> None:
+        """Claim nothing more; give back what has not started; what runs goes on."""
+        self._is_quiet = True
+        self._wake.set()
+        for pool in self._ahead:
+            while pool:
+                self._give_back(pool.popleft())
+
+    async def drain(self) -> None:
+        """Wait until nothing runs and everything is settled. Only once it is quiet."""
+        await self._idle.wait()
+        await self._settler.drain()
+
+    def interrupt(self) -> None:
+        """Stop what runs: it is given back."""
+        for run in list(self._running.values()):
+            run.interrupt()
+
+    # ── what others say of our jobs ──────────────────────────────────────────────────────────────────────────────────
+
+    def cancel(self, ids: Iterable[UUID]) -> None:
+        """Their cancellation was asked for."""
+        for id in ids:
+            run = self._running.get(id)
+            if run is not None:
+                run.cancel("")
+
+    def drop(self, ids: Iterable[UUID]) -> None:
+        """They are not ours any more: what comes of them is nobody's business."""
+        for id in ids:
+            run = self._running.get(id)
+            if run is not None:
+                run.is_taken = True
+                run.interrupt()
+
+    def find(self, job: UUID) -> Run | None:
+        """The run of a job, if it runs here. From any thread."""
+        return self._running.get(job)
+
+    # ── fetching ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _fetch(self) -> None:
+        pause = 0.05
+        while True:
+            self._wake.clear()
+            room = min(_LARGEST_CLAIM, self._recorder.free)
+            wanted = {} if self._is_quiet else self._demand.wanted(time.monotonic(), room)
+            if not wanted:
+                await self._wake.wait()
+                continue
+            try:
+                await self._claim(wanted)
+                pause = 0.05
+            except WorkerDeclaredDead:
+                self.is_declared_dead.set()
+                await asyncio.Event().wait()
+            except StoreError as error:
+                log.warning("can't claim jobs, trying again: %s", error)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+                pause = min(2 * pause, _LONGEST_PAUSE)
+
+    async def _claim(self, wanted: dict[str, int]) -> None:
+        token = UUID(bytes=secrets.token_bytes(16))
+        claim = self._recorder.claiming(token)
+        try:
+            jobs = await self._engine.store.claim(self._worker, token, wanted)
+            for job in jobs:
+                self._take(job)
+        finally:
+            self._recorder.answered(claim)
+        self._demand.answered(wanted, Counter(job.queue for job in jobs))
+
+    def _take(self, job: ClaimedJob) -> None:
+        pool = self._demand.pool_of(job.queue)
+        plan = self._plans.of(job.task)
+        if plan is None or pool is None or self._is_quiet:
+            self._turn_away(job, plan)
+            return
+        place = plan.place_of(job)
+        slot = self._recorder.claimed(job, plan.described if place is plan.place else plan.alone)
+        run = Run(job, plan, place, slot, pool)
+        self._demand.fetched(pool)
+        if self._demand.has_slot(pool):
+            self._start(run)
+        elif job.delivery is Delivery.AT_MOST_ONCE:
+            self._give_back(run)  # whatever is held and has not started could be lost with this process
+        else:
+            self._ahead[pool].append(run)
+            self._fetched_at.append((time.monotonic(), run))
+
+    def _turn_away(self, job: ClaimedJob, plan: Plan | None) -> None:
+        slot = self._recorder.claimed(job, Strangers.described)
+        if plan is None:
+            self._settle(slot, job, self._strangers.turn_away(job))
+        else:
+            self._settle(slot, job, lifecycle.GiveBack())
+
+    def _give_back(self, run: Run) -> None:
+        """It was fetched, and will not be started here."""
+        self._demand.dropped(run.pool)
+        self._settle(run.slot, run.job, lifecycle.GiveBack())
+
+    # ── running ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _start(self, run: Run) -> None:
+        now = time.monotonic()
+        self._demand.started(run.pool)
+        run.begin_at(now)
+        self._recorder.started(run.slot, now, now + run.plan.hard)
+        self._running[run.job.id] = run
+        if run.soft_at < self._soft_at:
+            self._soft_at = run.soft_at
+            self._loop.call_at(run.soft_at, self._time_out)
+        self._executor.start(run)
+
+    def _finish(self, run: Run, outcome: Outcome) -> None:
+        """The executor has done with a run."""
+        job, pool = run.job, run.pool
+        self._recorder.finished(run.slot)
+        self.finished += 1
+        if self._running.get(job.id) is run:
+            del self._running[job.id]
+        self._demand.finished(pool)
+        if run.is_taken:
+            self._recorder.settled(run.slot)
+        else:
+            self._settle(run.slot, job, self._decide(run, outcome))
+        ahead = self._ahead[pool]
+        if ahead:
+            self._start(ahead.popleft())
+        elif not self._running:
+            self._look_idle()
+        self._wake.set()
+
+    def _decide(self, run: Run, outcome: Outcome) -> Transition:
+        if isinstance(outcome, Completed):
+            return Complete(outcome.result_json)
+        transition = lifecycle.decide(run.job, outcome, run.plan.retry, random.random())
+        _tell(run, outcome, transition)
+        return transition
+
+    def _time_out(self) -> None:
+        """Tell those whose soft timeout is over, and come back when the next one's is."""
+        now = time.monotonic()
+        self._soft_at = NEVER
+        for run in list(self._running.values()):
+            if run.soft_at <= now + _TOLERANCE:
+                run.soft_at = NEVER
+                run.time_out()
+            elif run.soft_at < self._soft_at:
+                self._soft_at = run.soft_at
+        if self._soft_at is not NEVER:
+            self._loop.call_at(self._soft_at, self._time_out)
+
+    # ── settling ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _settle(self, slot: int, job: ClaimedJob, transition: Transition) -> None:
+        self._idle.clear()
+        self._settler.add(slot, Settlement(job.id, job.token, transition, job.is_keyed))
+
+    def _settled(self, slots: list[int], answers: list[Settled], settlements: list[Settlement]) -> None:
+        for slot in slots:
+            self._recorder.settled(slot)
+        if Settled.STALE in answers:
+            for settlement, answer in zip(settlements, answers, strict=True):
+                if answer is Settled.STALE:
+                    log.warning("job %s is not ours any more: what came of it here does not count", settlement.id)
+        self._look_idle()
+        self._wake.set()
+
+    def _look_idle(self) -> None:
+        if not self._running and self._settler.is_empty:
+            self._idle.set()
+
+    # ── looking around ───────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _listen(self) -> None:
+        """Hints bring work at once. Without them it is found by polling."""
+        while True:
+            try:
+                async with self._engine.store.changes([HintKind.WORK, HintKind.CONTROL, HintKind.CANCEL]) as hints:
+                    await self._look_for_queues()
+                    async for hint in hints:
+                        if hint.kind is HintKind.CANCEL:
+                            await self._look_for_cancellations(hint.ids)
+                        elif hint.queues:
+                            if self._demand.hope_for(hint.queues):
+                                self._wake.set()
+                        else:
+                            await self._look_for_queues()
+            except HoldfastError as error:
+                log.warning("can't listen for work, polling instead: %s", error)
+            await asyncio.sleep(random.uniform(0.5, 1.5))
+
+    async def _poll(self) -> None:
+        while True:
+            await asyncio.sleep(_POLL_EVERY * random.uniform(0.8, 1.2))
+            with contextlib.suppress(HoldfastError):
+                await self._look_for_queues()
+
+    async def _look_for_queues(self) -> None:
+        """Any queue that is served here may have work."""
+        queues: Iterable[str] = self._slots.queues
+        if self._slots.serves_all:
+            queues = [queue.name for queue in await self._engine.store.queues()]
+        self._demand.hope_for(queues)
+        self._wake.set()
+
+    async def _look_for_cancellations(self, ids: frozenset[UUID]) -> None:
+        mine = [id for id in self._running if not ids or id in ids]
+        if mine:
+            records = await self._engine.store.get(mine)
+            for record in records:
+                if record.cancel_requested_at is not None and (run := self._running.get(record.id)) is not None:
+                    run.cancel(record.cancel_reason or "")
+
+    async def _turn(self) -> None:
+        """Show that the loop comes round, and give back what has waited too long for a slot."""
+        while True:
+            now = time.monotonic()
+            overdue_at = min((run.started_at + run.plan.hard for run in self._running.values()), default=NEVER)
+            self._recorder.turned(now, self.finished, overdue_at)
+            while self._fetched_at and now - self._fetched_at[0][0] > _STALE_AFTER:
+                _, run = self._fetched_at.popleft()
+                with contextlib.suppress(ValueError):
+                    self._ahead[run.pool].remove(run)
+                    self._give_back(run)
+            await asyncio.sleep(_TURN_EVERY)
+
+
+def _tell(run: Run, outcome: Outcome, transition: Transition) -> None:
+    """One line for everything that did not go well."""
+    job = run.job
+    match outcome:
+        case Raised(verdict, failure):
+            what = f"{failure.error_type}: {failure.message}"
+            match transition:
+                case lifecycle.Bury():
+                    log.error("%s %s is dead after attempt %d: %s", job.task, job.id, job.attempt, what)
+                case lifecycle.GiveBack(delay=delay, is_charged=True):
+                    left = job.max_attempts - job.attempt
+                    log.warning(
+                        "%s %s failed, again in %.1f s, %d left: %s",
+                        job.task,
+                        job.id,
+                        delay.total_seconds(),
+                        left,
+                        what,
+                    )
+                case lifecycle.GiveBack(delay=delay):
+                    log.info("%s %s waits %.1f s (%s): %s", job.task, job.id, delay.total_seconds(), verdict, what)
+                case _:
+                    log.info("%s %s: %s", job.task, job.id, what)
+        case Withdrawn():
+            log.info("%s %s was cancelled", job.task, job.id)
+        case Interrupted():
+            log.info("%s %s was stopped and given back", job.task, job.id)
+        case Crashed(failure):
+            log.error("%s %s: %s", job.task, job.id, failure.message)
+        case Completed():
+            pass

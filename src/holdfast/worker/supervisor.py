@@ -1,0 +1,375 @@
+"""The supervisor: keeps child processes at work, and outlives all of them. It runs no code of the user's.
+
+It starts children and replaces those that end, beats for them, kills those whose jobs are overdue or that are stuck,
+and says within milliseconds what was lost with one that died: their flight recorders tell. Beside that it looks
+after the database: it rescues the jobs of workers elsewhere that are gone, moves what has become due, and prunes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import signal
+import socket
+import time
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+from uuid import UUID
+
+from holdfast.app import open_store
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import HoldfastError
+from holdfast.ids import Ids
+from holdfast.maintenance.pruner import Pruner
+from holdfast.maintenance.rescuer import Rescuer
+from holdfast.maintenance.ticker import Ticker
+from holdfast.outcome import Outcome
+from holdfast.store import NewWorker, Store
+from holdfast.worker import guilt
+from holdfast.worker.child import CANT_START
+from holdfast.worker.heartbeat import Heartbeat
+from holdfast.worker.processes import how_it_ended, kill_group, name_process, resident_memory
+from holdfast.worker.recorder import Entry, Flight, Phase, Place
+from holdfast.worker.slots import Slots
+from holdfast.worker.ward import Sentence, Stage, Ward
+
+log = logging.getLogger("holdfast.worker")
+
+_WATCH_EVERY: Final = 0.1
+_LOOK_EVERY: Final = 1.0
+_TELL_BLOCKED_AFTER: Final = 5.0
+_REPLACE_BLOCKED_AFTER: Final = 30.0
+_LAST_WORDS: Final = 5.0
+_SHORT_LIFE: Final = 10.0
+_LONGEST_PAUSE: Final = 30.0
+
+
+@dataclass(frozen=True)
+class Options:
+    """How `holdfast worker` was called."""
+
+    app: str
+    slots: Slots
+    processes: int
+    grace: float = 30.0
+    max_jobs: int | None = None
+    max_memory: int | None = None
+    name: str = ""
+    log_level: str = "INFO"
+
+
+class Supervisor:
+    def __init__(self, options: Options, on_start: Callable[[Supervisor], None] = lambda _: None) -> None:
+        self.options = options
+        self._on_start = on_start
+        self._clock: Clock = SystemClock()
+        self._ids = Ids(self._clock)
+        self._store: Store | None = None
+        self._children: set[Ward] = set()
+        self._lives: set[asyncio.Task[None]] = set()
+        self._changed = asyncio.Event()
+        self._number = 0
+        self._failures = 0
+        self._start_after = 0.0
+        self._is_stopping = False
+        self._signals = 0
+        self.failure: str | None = None
+        """Why it could not start, or had to end."""
+
+    @property
+    def store(self) -> Store:
+        assert self._store is not None
+        return self._store
+
+    @property
+    def place(self) -> str:
+        """Where the jobs are."""
+        return next((ward.hello.place for ward in self._children if ward.hello is not None), "")
+
+    @property
+    def tasks(self) -> list[str]:
+        return next((ward.hello.tasks for ward in self._children if ward.hello is not None), [])
+
+    # ── lifetime ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def run(self) -> int:
+        """Work until told to stop, and return the status of the process."""
+        name_process(f"holdfast: supervisor {self.options.app}")
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_signal)
+        loop.add_signal_handler(signal.SIGQUIT, self.tell_what_runs)
+        services: list[asyncio.Task[Any]] = []
+        try:
+            if not await self._open():
+                return 1
+            services = [asyncio.create_task(work) for work in self._services()]
+            self._on_start(self)
+            await self._keep()
+        finally:
+            await self._end_children()
+            for service in services:
+                service.cancel()
+            await asyncio.gather(*services, return_exceptions=True)
+            if self._store is not None:
+                await self._store.close()
+        return 1 if self.failure else 0
+
+    async def _open(self) -> bool:
+        """Start a first child. It tells which database there is: only it has imported the app."""
+        first = self._start_child()
+        while first.hello is None:
+            self._changed.clear()
+            if first.stage is Stage.GONE or self._is_stopping:
+                return False
+            await self._changed.wait()
+        self._store = open_store(first.hello.url, first.hello.retention)
+        await self._store.open()
+        return True
+
+    def _services(self) -> list[Coroutine[Any, Any, None]]:
+        def store() -> Store:
+            return self.store
+
+        return [
+            Heartbeat(store, self._workers).run(),
+            Rescuer(store, self._clock).run(),
+            Ticker(store).run(),
+            Pruner(store).run(),
+            self._watch(),
+            self._look_at_sizes(),
+        ]
+
+    def _workers(self) -> list[Ward]:
+        return [ward for ward in self._children if ward.is_working]
+
+    def _on_signal(self) -> None:
+        self._signals += 1
+        self._is_stopping = True
+        self._changed.set()
+        if self._signals == 1:
+            log.info("stopping: nothing more is claimed, what runs has %g s; again to stop at once", self.options.grace)
+        else:
+            log.warning("stopping at once: what runs is given back")
+            for ward in self._children:
+                ward.kill(Sentence.STOPPED)
+
+    # ── keeping children ─────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _keep(self) -> None:
+        """Have as many children at work as there should be, and one more that is ready to step in."""
+        while not self._is_stopping and self.failure is None:
+            self._changed.clear()
+            missing = self.options.processes - sum(ward.stage is Stage.WORKING for ward in self._children)
+            for ward in [ward for ward in self._children if ward.stage is Stage.SPARE][: max(missing, 0)]:
+                if await self._put_to_work(ward):
+                    missing -= 1
+            waiting = sum(ward.stage in (Stage.STARTING, Stage.SPARE) for ward in self._children)
+            start_at: float | None = None
+            if waiting < max(missing, 0) + 1:
+                if self._start_after <= time.monotonic():
+                    self._start_child()
+                    continue
+                start_at = self._start_after
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout_at(start_at):
+                    await self._changed.wait()
+
+    def _start_child(self) -> Ward:
+        self._number += 1
+        ward = Ward(self.options.app, self.options.slots, self._number, self.options.log_level)
+        ward.on_change = self._changed.set
+        self._children.add(ward)
+        life = asyncio.create_task(self._attend(ward))
+        self._lives.add(life)
+        life.add_done_callback(self._lives.discard)
+        return ward
+
+    async def _put_to_work(self, ward: Ward) -> bool:
+        worker = self._ids.make()
+        host = socket.gethostname()
+        name = self.options.name or f"{host}:{os.getpid()}/{ward.number}"
+        try:
+            await self.store.register(NewWorker(worker, name, host, ward.pid, self.options.slots.queues))
+        except HoldfastError as error:
+            log.warning("can't register a worker, trying again: %s", error)
+            self._start_after = time.monotonic() + 1.0
+            await asyncio.sleep(random.uniform(0.5, 1.5))
+            return False
+        if ward.stage is not Stage.SPARE:
+            await self._bury(worker, [])
+            return False
+        ward.go(worker)
+        return True
+
+    async def _attend(self, ward: Ward) -> None:
+        """A child's whole life, and what must be done after it."""
+        status = await ward.live()
+        try:
+            await self._after(ward, status)
+        finally:
+            ward.close()
+            self._children.discard(ward)
+            self._changed.set()
+
+    async def _after(self, ward: Ward, status: int) -> None:
+        lived = time.monotonic() - ward.started_at
+        if ward.failure is not None and status == CANT_START and not self._is_stopping:
+            self._failed(ward, lived)
+        elif status != 0 and ward.sentence is None:
+            log.error("child %d %s after %.1f s", ward.number, how_it_ended(status), lived)
+            self._failures = self._failures + 1 if lived < _SHORT_LIFE else 0
+            if self._failures > 1:
+                self._start_after = time.monotonic() + min(0.5 * 2**self._failures, _LONGEST_PAUSE)
+        else:
+            self._failures = 0
+        if ward.worker.int:
+            flight = ward.flight()
+            outcomes = _judge(ward, flight, status)
+            _tell_losses(flight, outcomes)
+            settlements = guilt.settlements(flight.entries, outcomes, random.random)
+            if status == 0 and not settlements:
+                await self._until_done(lambda store: store.depart(ward.worker))
+            else:
+                await self._bury(ward.worker, settlements)
+
+    def _failed(self, ward: Ward, lived: float) -> None:
+        """The app can't be imported or started. If it never could, nothing else helps than a person."""
+        log.error("%s", ward.failure)
+        if any(other.working_since for other in self._children):
+            self._failures += 1
+            self._start_after = time.monotonic() + min(0.5 * 2**self._failures, _LONGEST_PAUSE)
+        else:
+            self.failure = ward.failure
+
+    async def _bury(self, worker: UUID, settlements: list[Any]) -> None:
+        await self._until_done(lambda store: store.bury_worker(worker, settlements))
+
+    async def _until_done(self, act: Callable[[Store], Coroutine[Any, Any, Any]]) -> None:
+        """What is not done here would be done by others, much later."""
+        pause = 0.05
+        while True:
+            try:
+                await act(self.store)
+                return
+            except HoldfastError as error:
+                if self._signals > 1:
+                    return
+                log.warning("can't give back what a child held, trying again: %s", error)
+                await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+                pause = min(2 * pause, 2.0)
+
+    async def _end_children(self) -> None:
+        for ward in list(self._children):
+            ward.stop(self.options.grace)
+        deadline = self.options.grace + _LAST_WORDS
+        while self._lives:
+            started = time.monotonic()
+            _, left = await asyncio.wait(self._lives, timeout=max(deadline, 0.1), return_when=asyncio.FIRST_COMPLETED)
+            deadline -= time.monotonic() - started
+            if deadline <= 0 and left:
+                for ward in list(self._children):
+                    ward.kill(Sentence.STOPPED)
+
+    # ── watching ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def _watch(self) -> None:
+        """Kill what is overdue, within a second of its limit, whatever its process is doing."""
+        while True:
+            now = time.monotonic()
+            for ward in list(self._children):
+                if ward.may_be_overdue(now):
+                    self._look_for_overdue(ward, now)
+            await asyncio.sleep(_WATCH_EVERY)
+
+    def _look_for_overdue(self, ward: Ward, now: float) -> None:
+        flight = ward.flight()
+        late = guilt.overdue(flight, now)
+        alone = [entry for entry in late if entry.place is Place.PROCESS]
+        for entry in alone:
+            if entry.pid:
+                kill_group(entry.pid)  # its child does the same; whoever comes first
+        if len(late) > len(alone):
+            ward.kill(Sentence.OVERDUE)
+
+    async def _look_at_sizes(self) -> None:
+        """Recycle children that have grown, or have done enough; report and replace those that are stuck."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            now = time.monotonic()
+            for ward in list(self._children):
+                if ward.stage is Stage.WORKING:
+                    flight = ward.flight()
+                    self._look_for_blocked(ward, flight, now)
+                    self._look_for_enough(ward, flight)
+
+    def _look_for_enough(self, ward: Ward, flight: Flight) -> None:
+        most_jobs, most_memory = self.options.max_jobs, self.options.max_memory
+        if most_jobs is not None and flight.finished >= most_jobs:
+            log.info("child %d has done %d jobs and is replaced", ward.number, flight.finished)
+            ward.stop(self.options.grace)
+        elif most_memory is not None and (used := resident_memory(ward.pid)) > most_memory:
+            log.warning("child %d uses %d MB and is replaced", ward.number, used // 1_000_000)
+            ward.stop(self.options.grace)
+
+    def _look_for_blocked(self, ward: Ward, flight: Flight, now: float) -> None:
+        if not guilt.is_blocked(flight, now):
+            ward.warned_at = 0.0
+            return
+        blocked_for = now - flight.turned_at
+        culprit = next((entry for entry in flight.running if entry.slot == flight.on_cpu), None)
+        who = f"{culprit.task} {culprit.id}" if culprit is not None else "something other than a task's coroutine"
+        if blocked_for > _TELL_BLOCKED_AFTER and not ward.warned_at:
+            ward.warned_at = now
+            log.warning("child %d: its event loop has been blocked for %.0f s by %s", ward.number, blocked_for, who)
+        if blocked_for > _REPLACE_BLOCKED_AFTER and _others_wait(flight):
+            log.error("child %d: blocked for %.0f s by %s, it is replaced", ward.number, blocked_for, who)
+            ward.kill(Sentence.STUCK)
+
+    # ── telling ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def tell_what_runs(self) -> None:
+        """SIGQUIT: what each child is doing, from the flight recorders."""
+        now = time.monotonic()
+        for ward in sorted(self._children, key=lambda ward: ward.number):
+            flight = ward.flight() if ward.pid else None
+            running = flight.running if flight is not None else ()
+            log.info("child %d (pid %d, %s): %d running", ward.number, ward.pid, ward.stage, len(running))
+            for entry in sorted(running, key=lambda entry: entry.started_at):
+                mark = " on the CPU" if flight is not None and entry.slot == flight.on_cpu else ""
+                log.info("    %7.1f s  %s %s%s", now - entry.started_at, entry.task, entry.id, mark)
+
+
+def _judge(ward: Ward, flight: Flight, status: int) -> dict[int, Outcome]:
+    match ward.sentence:
+        case Sentence.OVERDUE | Sentence.STUCK:
+            return guilt.outcomes_of_timeout(flight, ward.sentenced_at)
+        case Sentence.STOPPED | Sentence.LOST:
+            return guilt.outcomes_of_replacement(flight)
+        case None if status == 0 or ward.stage is Stage.STOPPING:
+            return guilt.outcomes_of_replacement(flight)
+        case None:
+            return guilt.outcomes_of_crash(flight, how_it_ended(status))
+
+
+def _others_wait(flight: Flight) -> bool:
+    return any(
+        entry.slot != flight.on_cpu and entry.place is Place.LOOP
+        for entry in flight.entries
+        if entry.phase in (Phase.CLAIMED, Phase.STARTED)
+    )
+
+
+def _tell_losses(flight: Flight, outcomes: dict[int, Outcome]) -> None:
+    for entry in flight.entries:
+        if entry.phase is Phase.STARTED and entry.slot in outcomes:
+            log.warning("%s %s: %s", entry.task, entry.id, _in_words(entry, outcomes[entry.slot]))
+
+
+def _in_words(entry: Entry, outcome: Outcome) -> str:
+    failure = getattr(outcome, "failure", None)
+    return failure.message if failure is not None else "stopped with its process, given back"

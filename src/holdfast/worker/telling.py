@@ -1,0 +1,46 @@
+"""What a worker says in the terminal: plain lines, each with its time, its level and who says it."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+from holdfast.context import current
+
+
+class JobFilter(logging.Filter):
+    """Gives records the job in whose task they were made: `job_id`, `task`, `queue`, `attempt`."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        context = current.get()
+        if context is not None:
+            for name, value in context.log_fields.items():
+                if not hasattr(record, name):
+                    setattr(record, name, value)
+        return True
+
+
+class _Lines(logging.Formatter):
+    def __init__(self, who: str) -> None:
+        super().__init__("%(asctime)s %(levelname)-7s %(who)s %(message)s", "%H:%M:%S")
+        self._who = who
+
+    def format(self, record: logging.LogRecord) -> str:
+        job = getattr(record, "job_id", None)
+        is_ours = record.name.startswith("holdfast.")
+        who = f"[{self._who}]" if is_ours else f"[{self._who}] {record.name}:"
+        if job is not None and not is_ours:
+            who += f" ({getattr(record, 'task', '')} {job})"
+        record.__dict__["who"] = who
+        return super().format(record)
+
+
+def set_up_logging(level: str, who: str) -> None:
+    """Lines on the standard error, unless the app has set up logging itself."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Lines(who))
+    handler.addFilter(JobFilter())
+    root = logging.getLogger()
+    if not root.handlers:
+        root.addHandler(handler)
+    root.setLevel(level)
