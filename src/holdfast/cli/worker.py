@@ -12,8 +12,8 @@ import typer
 from holdfast.cli.terminal import complain, tell
 from holdfast.errors import InvalidOption
 from holdfast.span import parse_span
+from holdfast.supervision.supervisor import Options, Supervisor
 from holdfast.worker.slots import DEFAULT_CONCURRENCY, make_slots, parse_queues
-from holdfast.worker.supervisor import Options, Supervisor
 from holdfast.worker.telling import set_up_logging
 
 _LARGEST_MEMORY = 1 << 50

@@ -1,1 +1,1 @@
-"""The executing side: a supervisor and its child processes, or an embedded worker in the caller's own process."""
+"""Running jobs: what a child process of `holdfast worker` and an embedded worker have in common."""

@@ -227,7 +227,7 @@ class Cell:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "holdfast.worker.isolated",
+                "holdfast.supervision.isolated",
                 msgspec.json.encode(settings).decode(),
                 pass_fds=(theirs.fileno(),),
                 stdin=asyncio.subprocess.DEVNULL,

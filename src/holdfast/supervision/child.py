@@ -1,6 +1,6 @@
 """A child process of `holdfast worker`: it imports the app, waits for its turn, and works until it is told to stop.
 
-    python -m holdfast.worker.child APP
+    python -m holdfast.supervision.child APP
 
 It never outlives its supervisor: the kernel kills it when that dies, and where the kernel can't, the end of the line
 tells.

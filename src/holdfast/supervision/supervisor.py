@@ -29,13 +29,13 @@ from holdfast.maintenance.rescuer import Rescuer
 from holdfast.maintenance.ticker import Ticker
 from holdfast.outcome import Outcome
 from holdfast.store import NewWorker, Store
+from holdfast.supervision.child import CANT_START
+from holdfast.supervision.ward import Sentence, Stage, Ward
 from holdfast.worker import guilt
-from holdfast.worker.child import CANT_START
 from holdfast.worker.heartbeat import Heartbeat
 from holdfast.worker.processes import how_it_ended, kill_group, name_process, resident_memory
 from holdfast.worker.recorder import Entry, Flight, Phase, Place
 from holdfast.worker.slots import Slots
-from holdfast.worker.ward import Sentence, Stage, Ward
 
 log = logging.getLogger("holdfast.worker")
 

@@ -1,6 +1,6 @@
 """The process of isolated jobs: runs one at a time, in its main thread.
 
-python -m holdfast.worker.isolated SETTINGS
+python -m holdfast.supervision.isolated SETTINGS
 """
 
 from __future__ import annotations

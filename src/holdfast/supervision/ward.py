@@ -18,7 +18,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.store import Beaten, Held
-from holdfast.worker.child import Settings
+from holdfast.supervision.child import Settings
 from holdfast.worker.messages import (
     Cancelled,
     Failed,
@@ -117,7 +117,7 @@ class Ward:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
-                "holdfast.worker.child",
+                "holdfast.supervision.child",
                 msgspec.json.encode(settings).decode(),
                 pass_fds=(theirs.fileno(), recorder),
                 stdin=asyncio.subprocess.DEVNULL,
