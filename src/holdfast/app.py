@@ -32,6 +32,9 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite.installation import SqliteInstallation
 from holdfast.task import AsyncTask, BoundTaskDecorator, Call, SyncTask, Task, TaskDecorator
+from holdfast.worker.embedded import EmbeddedWorker
+from holdfast.worker.locating import locate
+from holdfast.worker.slots import DEFAULT_CONCURRENCY
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.address import Address
@@ -122,6 +125,19 @@ class Holdfast:
         task: Task[Any, Any] = kind(self._engine, function, settings, signature, is_bound=bind)
         self._engine.register(task)
         return task
+
+    def worker(
+        self,
+        queues: Mapping[str, int | None] | Sequence[str] | None = None,
+        *,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        grace: Span = "30s",
+    ) -> EmbeddedWorker:
+        """Run jobs in this process and event loop: `async with hf.worker(queues={"default": 10}): …`.
+
+        `queues` gives queues slots of their own; those with None share `concurrency`; without it all queues are served.
+        """
+        return EmbeddedWorker(self._engine, lambda: locate(self), queues, concurrency, grace)
 
     # ── around the jobs ──────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import os
 import sys
 import traceback
@@ -42,13 +43,25 @@ def load_app(text: str) -> Holdfast:
 
 def _import(name: str) -> ModuleType:
     try:
-        return importlib.import_module(name)
+        return _import_file(name) if name.endswith(".py") else importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
             _fail(name, error)
         raise CantLoad(f"There is no module {name!r}. Run this in the folder where `import {name}` works.") from None
     except Exception as error:
         _fail(name, error)
+
+
+def _import_file(path: str) -> ModuleType:
+    """A program as a module, under another name than `__main__`, so that it does not run as one."""
+    name = f"__holdfast_{os.path.basename(path).removesuffix('.py')}__"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None or not os.path.exists(path):
+        raise CantLoad(f"There is no file {path}.")
+    sys.path.insert(0, os.path.dirname(os.path.abspath(path)))
+    module = sys.modules[name] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _fail(name: str, error: Exception) -> NoReturn:

@@ -31,15 +31,13 @@ from holdfast.worker.messages import Cancelled, Failed, Go, Hello, Line, Lost, Q
 from holdfast.worker.recorder import Recorder
 from holdfast.worker.reporting import Reporting
 from holdfast.worker.slots import Slots
-from holdfast.worker.station import Station
+from holdfast.worker.station import Station, finish
 from holdfast.worker.telling import set_up_logging
 
 log = logging.getLogger("holdfast.worker")
 
 CANT_START: Final = 78
 """The status of a child that could not import its app, or whose hooks failed: another one would fare no better."""
-_LAST_WORDS: Final = 2.0
-"""Seconds for tasks that were interrupted to clean up."""
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -111,7 +109,7 @@ class Child:
         memory = mmap.mmap(settings.recorder, 0)
         recorder = Recorder(memory, settings.recorder_slots)
         reporting = Reporting(app.engine)
-        isolation = Isolation(settings.app, recorder, reporting)
+        isolation = Isolation(lambda: settings.app, recorder, reporting)
         executor = Executor(app.engine, recorder, app.engine.hooks, self._state, isolation, reporting)
         station = Station(app.engine, worker, settings.slots, recorder, executor)
         reporting.attach(station)
@@ -156,22 +154,10 @@ class Child:
                     station.quiet()
                 case Stop(grace):
                     lost.cancel()
-                    await _finish(station, grace)
+                    await finish(station, grace)
                     return 0
                 case Go():
                     pass
-
-
-async def _finish(station: Station, grace: float) -> None:
-    """Let what runs come to its end; after the grace period, stop it. What then does not stop is given back as well."""
-    station.quiet()
-    for patience in (grace, _LAST_WORDS):
-        try:
-            async with asyncio.timeout(patience):
-                await station.drain()
-                return
-        except TimeoutError:
-            station.interrupt()
 
 
 if __name__ == "__main__":

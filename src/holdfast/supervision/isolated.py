@@ -31,6 +31,7 @@ from holdfast.outcome import Completed, Interrupted, Outcome, Raised
 from holdfast.worker import processes
 from holdfast.worker.driver import Driven
 from holdfast.worker.isolation import Begin, Done, Down, Ended, Progress, Settings, Stopped, Throw, Up, heard_by_process
+from holdfast.worker.locating import mark_as_isolated
 from holdfast.worker.recorder import Place
 from holdfast.worker.runs import Plans, Run, outcome_of
 from holdfast.worker.telling import set_up_logging
@@ -43,6 +44,7 @@ _SIGNAL: Final = signal.SIGXCPU
 
 def main(text: str) -> int:
     settings = msgspec.json.decode(text, type=Settings)
+    mark_as_isolated()
     processes.die_with_parent(settings.parent)
     processes.name_process("holdfast: isolated job")
     set_up_logging(settings.log_level, f"alone {os.getpid()}")

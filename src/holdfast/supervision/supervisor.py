@@ -321,8 +321,7 @@ class Supervisor:
             ward.warned_at = 0.0
             return
         blocked_for = now - flight.turned_at
-        culprit = next((entry for entry in flight.running if entry.slot == flight.on_cpu), None)
-        who = f"{culprit.task} {culprit.id}" if culprit is not None else "something other than a task's coroutine"
+        who = guilt.culprit(flight)
         if blocked_for > _TELL_BLOCKED_AFTER and not ward.warned_at:
             ward.warned_at = now
             log.warning("child %d: its event loop has been blocked for %.0f s by %s", ward.number, blocked_for, who)

@@ -59,8 +59,17 @@ class Executor:
         else:
             self._in_a_thread(run, functools.partial(self._report, run))
 
+    def write_off(self, run: Run, outcome: Outcome) -> None:
+        """It does not end. Say what came of it without waiting any longer."""
+        run.is_written_off = True
+        if run.place is Place.THREAD and run.work is not None:
+            self.crew.write_off(run.work)
+        self.on_finish(run, outcome)
+
     def _report(self, run: Run, value: Any, error: BaseException | None) -> None:
         """What came of it is known: the value that the task returned, or the exception that left it."""
+        if run.is_written_off:
+            return
         if error is None:
             try:
                 outcome: Outcome = Completed(run.plan.encode_result(value))
@@ -106,7 +115,8 @@ class Executor:
         except BaseException as error:
             answer(None, error)
             return
-        run.stopper = self.crew.start(call, contextvars.copy_context(), answer, run.soft_at).throw
+        run.work = self.crew.start(call, contextvars.copy_context(), answer, run.soft_at)
+        run.stopper = run.work.throw
 
     async def _in_a_thread_within(self, run: Run) -> None:
         value: Any = None
@@ -144,7 +154,8 @@ class Executor:
         except BaseException as error:
             outcome = outcome_of(run, error, self._engine.clock.now())
         run.driven = run.stopper = run.handle = None
-        self.on_finish(run, outcome)
+        if not run.is_written_off:
+            self.on_finish(run, outcome)
 
     # ── the call ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -33,6 +33,18 @@ def is_blocked(flight: Flight, now: float) -> bool:
     return flight.turned_at > 0.0 and now - flight.turned_at > BLOCKED_AFTER
 
 
+def culprit(flight: Flight) -> str:
+    """Who blocks the event loop, in words."""
+    found = next((entry for entry in flight.running if entry.slot == flight.on_cpu), None)
+    return f"{found.task} {found.id}" if found is not None else "something other than a task's coroutine"
+
+
+def hard_timeout(ran: float, limit: float) -> Outcome:
+    """A job was killed, or given up, because its time was over."""
+    message = f"Stopped after {ran:.1f} s: its timeout of {limit:g} s was over."
+    return Raised(Verdict.TRANSIENT, Failure(FailureKind.TIMEOUT, "HardTimeout", message))
+
+
 def outcomes_of_timeout(flight: Flight, now: float) -> dict[int, Outcome]:
     """The process is killed because a job is overdue. What came of each slot."""
     guilty, suspects = _blame(flight, now)
@@ -99,7 +111,6 @@ def _suspected(how: str) -> Outcome:
 def _timed_out(entry: Entry, now: float) -> Outcome:
     ran = now - entry.started_at
     if entry.overdue_at <= now:
-        message = f"Killed after {ran:.1f} s: its timeout of {entry.overdue_at - entry.started_at:g} s was over."
-    else:
-        message = f"Killed after {ran:.1f} s: it blocked the event loop, and other jobs with it."
+        return hard_timeout(ran, entry.overdue_at - entry.started_at)
+    message = f"Stopped after {ran:.1f} s: it blocked the event loop, and other jobs with it."
     return Raised(Verdict.TRANSIENT, Failure(FailureKind.TIMEOUT, "HardTimeout", message))

@@ -13,6 +13,7 @@ import os
 import socket
 import sys
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Final
 
@@ -21,6 +22,7 @@ import msgspec
 from holdfast.context import SoftTimeout, Surroundings
 from holdfast.job import ClaimedJob, Failure, FailureKind
 from holdfast.outcome import Completed, Crashed, Interrupted, Outcome, Raised, Verdict, Withdrawn
+from holdfast.worker import guilt
 from holdfast.worker.messages import Line
 from holdfast.worker.processes import how_it_ended, kill_group
 from holdfast.worker.recorder import Recorder
@@ -108,10 +110,10 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Isolation:
-    """The processes of one worker. Bounded by its slots."""
+    """The processes of one worker. Bounded by its slots. `locate` names the app for them."""
 
-    def __init__(self, app: str, recorder: Recorder, surroundings: Surroundings) -> None:
-        self._app = app
+    def __init__(self, locate: Callable[[], str], recorder: Recorder, surroundings: Surroundings) -> None:
+        self._locate = locate
         self._recorder = recorder
         self._surroundings = surroundings
         self._idle: list[Cell] = []
@@ -146,7 +148,7 @@ class Isolation:
             self._all.discard(cell)
         cell = Cell()
         self._all.add(cell)
-        await cell.start(self._app)
+        await cell.start(self._locate())
         return cell
 
     def _put_away(self, cell: Cell) -> None:
@@ -194,8 +196,7 @@ class Isolation:
     async def _outcome_of_death(self, cell: Cell, run: Run, ran: float) -> Outcome:
         status = await cell.wait()
         if ran >= run.plan.hard:
-            message = f"Killed after {ran:.1f} s: its timeout of {run.plan.hard:g} s was over."
-            return Raised(Verdict.TRANSIENT, Failure(FailureKind.TIMEOUT, "HardTimeout", message))
+            return guilt.hard_timeout(ran, run.plan.hard)
         message = f"Its process {how_it_ended(status)}, and nothing else ran in it."
         return Crashed(Failure(FailureKind.CRASH, "ProcessCrashed", message), is_guilty=True)
 

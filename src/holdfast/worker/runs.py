@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import traceback
 from collections.abc import Callable
 from datetime import datetime
@@ -16,6 +17,8 @@ from holdfast.outcome import Interrupted, Outcome, Raised, Verdict, Withdrawn
 from holdfast.retry import classify
 from holdfast.signature import Signature
 from holdfast.task import Task
+from holdfast.worker import guilt
+from holdfast.worker.crew import Work
 from holdfast.worker.driver import Driven
 from holdfast.worker.recorder import Place, describe_task
 
@@ -103,6 +106,7 @@ class Run:
         "driven",
         "handle",
         "is_taken",
+        "is_written_off",
         "job",
         "place",
         "plan",
@@ -113,6 +117,7 @@ class Run:
         "stop",
         "stop_reason",
         "stopper",
+        "work",
     )
 
     def __init__(self, job: ClaimedJob, plan: Plan, place: Place, slot: int, pool: int) -> None:
@@ -126,11 +131,14 @@ class Run:
         self.context: Context | None = None
         self.handle: asyncio.Task[None] | None = None
         self.driven: Driven[Any] | None = None
+        self.work: Work | None = None
         self.stopper: Callable[[BaseException], None] | None = None
         """Makes an exception appear in it, if it runs elsewhere than on the loop."""
         self.stop: type[Outcome] | None = None
-        """Why it was asked to stop, if it was: Withdrawn or Interrupted."""
+        """Why it was asked to stop, if it was: what will be said to have come of it."""
         self.stop_reason = ""
+        self.is_written_off = False
+        """What came of it was decided without waiting for it."""
         self.is_taken = False
         """The job is not ours any more: nobody wants to know what comes of this."""
 
@@ -163,6 +171,11 @@ class Run:
             self.stop = Interrupted
             self.throw(asyncio.CancelledError("the worker stops"))
 
+    def overrun(self) -> None:
+        """The hard timeout is over, and nobody can kill it."""
+        self.stop = Raised
+        self.throw(asyncio.CancelledError("the timeout is over"))
+
     def time_out(self) -> None:
         """The soft timeout is over. Threads are told of it by their own crew."""
         if self.place is not Place.THREAD:
@@ -178,6 +191,8 @@ def outcome_of(run: Run, error: BaseException, now: datetime) -> Outcome:
         message = f"Its soft timeout of {run.plan.soft:g} s was over."
         return Raised(Verdict.TRANSIENT, failure_of(error, FailureKind.TIMEOUT, message))
     if isinstance(error, asyncio.CancelledError) and run.stop is not None:
+        if run.stop is Raised:
+            return guilt.hard_timeout(time.monotonic() - run.started_at, run.plan.hard)
         return Withdrawn(run.stop_reason) if run.stop is Withdrawn else Interrupted()
     verdict, delay = classify(error, run.plan.retry, now)
     if verdict in (Verdict.SNOOZE, Verdict.THROTTLED):

@@ -26,6 +26,7 @@ from holdfast.job import ClaimedJob, Delivery
 from holdfast.lifecycle import Complete, Transition
 from holdfast.outcome import Completed, Crashed, Interrupted, Outcome, Raised, Withdrawn
 from holdfast.store import HintKind, Settled, Settlement
+from holdfast.worker import guilt
 from holdfast.worker.demand import MOST_AHEAD, Demand
 from holdfast.worker.executor import Executor
 from holdfast.worker.recorder import NEVER, Recorder
@@ -42,6 +43,8 @@ _TURN_EVERY: Final = 0.25
 _STALE_AFTER: Final = 0.5
 """Seconds after which a job that was fetched ahead and could not be started is given back."""
 _LONGEST_PAUSE: Final = 5.0
+_LAST_WORDS: Final = 2.0
+"""Seconds for tasks that were interrupted to clean up."""
 _TOLERANCE: Final = 0.002
 """A loop may call a little early, by its own clock."""
 
@@ -54,7 +57,17 @@ def slots_for(slots: Slots) -> int:
 class Station:
     """One event loop's work."""
 
-    def __init__(self, engine: Engine, worker: UUID, slots: Slots, recorder: Recorder, executor: Executor) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        worker: UUID,
+        slots: Slots,
+        recorder: Recorder,
+        executor: Executor,
+        *,
+        enforces_timeouts: bool = False,
+    ) -> None:
+        """`enforces_timeouts`: there is no supervisor that would kill for hard timeouts, so cancel and write off."""
         self._engine = engine
         self._worker = worker
         self._slots = slots
@@ -74,6 +87,7 @@ class Station:
         self._idle = asyncio.Event()
         self._idle.set()
         self._is_quiet = False
+        self._enforces_timeouts = enforces_timeouts
         self._soft_at = NEVER
         self.finished = 0
         self.is_declared_dead = asyncio.Event()
@@ -135,6 +149,10 @@ class Station:
             if run is not None:
                 run.is_taken = True
                 run.interrupt()
+
+    def drop_all(self) -> None:
+        """None of our jobs is ours any more."""
+        self.drop(list(self._running))
 
     def find(self, job: UUID) -> Run | None:
         """The run of a job, if it runs here. From any thread."""
@@ -328,7 +346,35 @@ class Station:
                 with contextlib.suppress(ValueError):
                     self._ahead[run.pool].remove(run)
                     self._give_back(run)
+            if self._enforces_timeouts and overdue_at <= now:
+                self._stop_overdue(now)
             await asyncio.sleep(_TURN_EVERY)
+
+    def _stop_overdue(self, now: float) -> None:
+        """Cancel what is overdue; what does not let itself be cancelled is written off."""
+        for run in list(self._running.values()):
+            late = now - run.started_at - run.plan.hard
+            if late >= 0 and run.stop is None:
+                run.overrun()
+            elif late >= _LAST_WORDS:
+                self._executor.write_off(run, guilt.hard_timeout(now - run.started_at, run.plan.hard))
+                log.error(
+                    "%s %s does not stop: its slot is written off, and it may go on for as long as this process",
+                    run.job.task,
+                    run.job.id,
+                )
+
+
+async def finish(station: Station, grace: float) -> None:
+    """Let what runs come to its end; after the grace period, stop it. What does not stop even then is left."""
+    station.quiet()
+    for patience in (grace, _LAST_WORDS):
+        try:
+            async with asyncio.timeout(patience):
+                await station.drain()
+                return
+        except TimeoutError:
+            station.interrupt()
 
 
 def _tell(run: Run, outcome: Outcome, transition: Transition) -> None:

@@ -1,0 +1,233 @@
+"""The embedded worker: jobs run in the caller's own process and event loop, beside a web app for example.
+
+    async with hf.worker(queues={"default": 10}):
+        ...
+
+The same engine as in a child process of `holdfast worker`, without the powers of a supervisor. Heartbeats come from a
+thread, so a blocked loop does not look like a dead worker. A hard timeout cancels; what does not let itself be
+cancelled goes on, but its slot is written off and its job is treated as timed out. A task that crashes the process
+takes the app with it: the jobs are rescued by other workers, or when the app starts again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Final, Self
+from uuid import UUID
+
+from holdfast.engine import Engine
+from holdfast.errors import HoldfastError
+from holdfast.hooks import State
+from holdfast.maintenance.pruner import Pruner
+from holdfast.maintenance.rescuer import Rescuer
+from holdfast.maintenance.ticker import Ticker
+from holdfast.span import Span, parse_span
+from holdfast.store import Beaten, Held, NewWorker, Store
+from holdfast.worker import guilt
+from holdfast.worker.executor import Executor
+from holdfast.worker.heartbeat import Heartbeat
+from holdfast.worker.isolation import Isolation
+from holdfast.worker.locating import refuse_in_isolation
+from holdfast.worker.recorder import Recorder
+from holdfast.worker.reporting import Reporting
+from holdfast.worker.slots import DEFAULT_CONCURRENCY, make_slots
+from holdfast.worker.station import Station, finish, slots_for
+
+log = logging.getLogger("holdfast.worker")
+
+_TELL_BLOCKED_AFTER: Final = 5.0
+_LOOK_EVERY: Final = 1.0
+
+
+class EmbeddedWorker:
+    """Works from entering to leaving. Leaving claims nothing more, lets what runs finish, and gives back the rest."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        locate: Callable[[], str],
+        queues: Mapping[str, int | None] | Sequence[str] | None = None,
+        concurrency: int = DEFAULT_CONCURRENCY,
+        grace: Span = "30s",
+    ) -> None:
+        """`locate` names the app for processes of isolated jobs."""
+        self._engine = engine
+        self._locate = locate
+        self._slots = make_slots(queues, concurrency)
+        self._grace = parse_span(grace, "grace").total_seconds()
+        self._state = State()
+        self._station: Station | None = None
+        self._isolation: Isolation | None = None
+        self._keeper: Keeper | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def __aenter__(self) -> Self:
+        refuse_in_isolation()
+        engine = self._engine
+        await engine.declared()
+        await engine.publish_tasks()
+        await engine.hooks.start(self._state)
+        await self._begin()
+        return self
+
+    async def _begin(self) -> None:
+        engine, worker = self._engine, self._engine.ids.make()
+        recorder = Recorder.in_memory(slots_for(self._slots))
+        reporting = Reporting(engine)
+        self._isolation = Isolation(self._locate, recorder, reporting)
+        executor = Executor(engine, recorder, engine.hooks, self._state, self._isolation, reporting)
+        self._station = Station(engine, worker, self._slots, recorder, executor, enforces_timeouts=True)
+        reporting.attach(self._station)
+        self._keeper = Keeper(engine, worker, self._station, recorder, self._slots.queues)
+        await self._keeper.start()
+        self._tasks = [
+            asyncio.create_task(self._station.run(), name="holdfast-station"),
+            asyncio.create_task(reporting.run(), name="holdfast-reporting"),
+            asyncio.create_task(self._begin_anew_if_lost(self._station), name="holdfast-worker"),
+        ]
+
+    async def _begin_anew_if_lost(self, station: Station) -> None:
+        """Taken for dead, as after a laptop's sleep: drop everything, and register anew."""
+        await station.is_declared_dead.wait()
+        log.warning("this worker was taken for dead: its jobs run elsewhere by now, so it begins anew")
+        station.quiet()
+        station.drop_all()
+        tasks, self._tasks = self._tasks[:2], []
+        await self._stop_working(tasks)
+        await self._begin()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._station is not None
+        tasks, self._tasks = self._tasks, []
+        tasks[2].cancel()
+        try:
+            await finish(self._station, self._grace)
+        finally:
+            await self._stop_working(tasks)
+            await self._engine.hooks.stop(self._state)
+
+    async def _stop_working(self, tasks: list[asyncio.Task[None]]) -> None:
+        assert self._isolation is not None
+        assert self._keeper is not None
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._isolation.close()
+        await self._keeper.stop()
+
+
+class Keeper:
+    """A thread with an event loop of its own: it beats, and looks after the database, whatever the app's loop does."""
+
+    def __init__(
+        self, engine: Engine, worker: UUID, station: Station, recorder: Recorder, queues: tuple[str, ...]
+    ) -> None:
+        self.worker = worker
+        self._engine = engine
+        self._station = station
+        self._recorder = recorder
+        self._queues = queues
+        self._home = asyncio.get_running_loop()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._stopped = asyncio.Event()
+        self._thread = threading.Thread(target=self._serve, name="holdfast-keeper", daemon=True)
+        self._started: asyncio.Future[None] = self._home.create_future()
+        self._ended: asyncio.Future[None] = self._home.create_future()
+
+    async def start(self) -> None:
+        """Return when the worker is registered."""
+        self._thread.start()
+        await asyncio.shield(self._started)
+
+    async def stop(self) -> None:
+        """Take leave, and return when the thread has ended."""
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._stopped.set)
+            await asyncio.shield(self._ended)
+
+    # ── as a ward ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def held(self) -> Held:
+        return self._recorder.flight().held
+
+    def beaten(self, answer: Beaten) -> None:
+        def pass_on() -> None:
+            if not answer.is_alive:
+                self._station.is_declared_dead.set()
+            self._station.drop(answer.taken)
+            self._station.cancel(answer.cancelled)
+
+        if not answer.is_alive or answer.taken or answer.cancelled:
+            self._at_home(pass_on)
+
+    # ── the thread's side ────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _serve(self) -> None:
+        try:
+            asyncio.run(self._keep())
+        except BaseException as error:
+            self._answer(self._started, error)
+            self._answer(self._ended, None)
+
+    async def _keep(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        store = self._engine.store
+        host = socket.gethostname()
+        await store.register(NewWorker(self.worker, f"{host}:{os.getpid()}/embedded", host, os.getpid(), self._queues))
+        self._answer(self._started, None)
+        services = [asyncio.create_task(work) for work in self._services(lambda: store)]
+        try:
+            await self._stopped.wait()
+        finally:
+            for service in services:
+                service.cancel()
+            await asyncio.gather(*services, return_exceptions=True)
+            with contextlib.suppress(HoldfastError):
+                await store.depart(self.worker)
+            self._answer(self._ended, None)
+
+    def _services(self, store: Callable[[], Store]) -> list[Coroutine[Any, Any, None]]:
+        return [
+            Heartbeat(store, lambda: [self]).run(),
+            Rescuer(store, self._engine.clock).run(),
+            Ticker(store).run(),
+            Pruner(store).run(),
+            self._watch(),
+        ]
+
+    async def _watch(self) -> None:
+        """Say so when the app's loop is blocked. Nothing more can be done about it from here."""
+        is_told = False
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            flight, now = self._recorder.flight(), time.monotonic()
+            if not guilt.is_blocked(flight, now):
+                is_told = False
+            elif now - flight.turned_at > _TELL_BLOCKED_AFTER and not is_told:
+                is_told = True
+                culprit = guilt.culprit(flight)
+                log.warning("the event loop has been blocked for %.0f s by %s", now - flight.turned_at, culprit)
+
+    def _answer(self, future: asyncio.Future[None], error: BaseException | None) -> None:
+        def answer() -> None:
+            if not future.done():
+                if error is None:
+                    future.set_result(None)
+                else:
+                    future.set_exception(error)
+
+        self._at_home(answer)
+
+    def _at_home(self, call: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the app's loop is closed
+            self._home.call_soon_threadsafe(call)
