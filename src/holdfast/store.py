@@ -114,7 +114,11 @@ class Tick(msgspec.Struct, frozen=True):
 
 
 class Held(msgspec.Struct, frozen=True):
-    """What a worker believes that it holds: its jobs, and the tokens of claims whose answer it still awaits."""
+    """What a worker believes that it holds: its jobs, and the tokens of claims whose answer it still awaits.
+
+    It may have been read from the memory of another process, a moment before the beat. So it need not name what was
+    claimed since, but must name every claim that was sent before the last beat was answered.
+    """
 
     jobs: Mapping[UUID, UUID]
     claiming: frozenset[UUID] = frozenset()
@@ -352,7 +356,9 @@ class WorkerVerbs(Protocol):
     async def beat(self, worker: UUID, held: Held) -> Beaten:
         """Say that a worker lives, and compare what it holds with what the store thinks it holds.
 
-        A job counts as held until its settlement has been answered: what is not held is given back at once.
+        A job counts as held until its settlement has been answered. What is not held is given back, if it was started
+        no later than the beat before this one, or than the registration: what is younger may have been claimed after
+        `held` was read. So a claim whose answer was lost is given back at the second beat after it.
         """
         ...
 

@@ -32,6 +32,7 @@ from holdfast.store import (
     Store,
     TaskDefinition,
     Tick,
+    WorkerRecord,
 )
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import ManualClock
@@ -416,6 +417,11 @@ class BeatReleasesAwaitedClaims(MemoryStore):
         return await super().beat(worker, Held(held.jobs))
 
 
+class BeatReleasesTheLatestClaims(MemoryStore):
+    def _is_old(self, job: JobRecord, worker: WorkerRecord) -> bool:
+        return True
+
+
 class BeatKeepsLostClaims(MemoryStore):
     async def beat(self, worker: UUID, held: Held) -> Beaten:
         tokens = frozenset(job.token for job in self._active_of(worker) if job.token)
@@ -551,6 +557,10 @@ MUTANTS = [
     Mutant(RescueDoesNotResume, "test_a_large_rescue_goes_on_where_it_stopped"),
     Mutant(BeatRevivesTheDead, "test_a_dead_worker_s_beat_does_not_bring_it_back"),
     Mutant(BeatReleasesAwaitedClaims, "test_a_claim_whose_answer_is_awaited_is_left_alone"),
+    Mutant(
+        BeatReleasesTheLatestClaims,
+        "test_a_job_that_was_claimed_after_the_last_beat_is_given_back_at_the_next_but_one",
+    ),
     Mutant(BeatKeepsLostClaims, "test_a_claim_whose_answer_was_lost_is_given_back_uncharged"),
     Mutant(BeatForgetsWhatWasTaken, "test_jobs_that_were_taken_away_are_named"),
     Mutant(BurialIsNotFenced, "test_a_settlement_in_a_burial_is_fenced_too"),
@@ -600,6 +610,7 @@ NOTICED_BY_THE_MODEL = [
     CancelEndsARunningJob,
     RetryKeepsTheBudget,
     BeatReleasesAwaitedClaims,
+    BeatReleasesTheLatestClaims,
 ]
 
 

@@ -18,7 +18,7 @@ from holdfast.stores.postgres import PostgresStore, reserved
 from tests.crash.rounds import rounds
 from tests.postgres.conftest import Opener
 from tests.postgres.database import Database, until
-from tests.postgres.jobs import enqueue, office_of, register
+from tests.postgres.jobs import enqueue, office_of, register, start
 from tests.postgres.process import Process
 from tests.postgres.proxy import Harm, Plan, Proxy
 
@@ -154,6 +154,20 @@ async def test_a_reserved_connection_that_falls_silent_makes_no_beat_late(
         assert (await far_store.beat(worker, Held({}))).is_alive
     assert await database.value("select beat from holdfast.workers") > before
     await until(lambda: _are_locked(database, 1))
+
+
+@pytest.mark.parametrize("harm", [Harm.CUT_AFTER, Harm.CUT_BEFORE], ids=["its answer is lost", "it is lost"])
+async def test_a_beat_that_is_sent_again_gives_back_nothing_that_was_claimed_before_it(
+    far_store: PostgresStore, store: PostgresStore, proxy: Proxy, harm: Harm
+) -> None:
+    """It is older than what it finds in the worker's row: its own first try, or that a lock was lost."""
+    worker = await register(far_store)
+    (job,) = await start(store, worker)
+    cut = proxy.plan(harm, "set beat = beat + 1")
+    beaten = await far_store.beat(worker, Held({}))
+    assert cut.happened.is_set()
+    assert (beaten.is_alive, beaten.released) == (True, [])
+    assert (await far_store.beat(worker, Held({}))).released == [job.id]
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Protocol
+from typing import Any, Protocol
 from uuid import UUID
 
 import msgspec
@@ -96,6 +96,8 @@ class HeldJob(Protocol):
     @property
     def token(self) -> UUID | None: ...
     @property
+    def started_at(self) -> Any: ...
+    @property
     def cancel_requested_at(self) -> object | None: ...
 
 
@@ -110,13 +112,21 @@ class Comparison(msgspec.Struct):
     """It does not know of them: the answer to its claim was lost."""
 
 
-def compare(mine: Iterable[HeldJob], held: Held) -> Comparison:
+def compare(mine: Iterable[HeldJob], held: Held, last_beat: datetime | int | None) -> Comparison:
+    """`last_beat` is the time of the beat before this one, in whatever the jobs tell time by; None if nobody knows."""
     active = {job.id: job for job in mine}
     return Comparison(
         [id for id, token in held.jobs.items() if id not in active or active[id].token != token],
         [id for id, job in active.items() if job.cancel_requested_at is not None and id in held.jobs],
-        [id for id, job in active.items() if held.jobs.get(id) != job.token and job.token not in held.claiming],
+        [id for id, job in active.items() if is_unheld(job, held, last_beat)],
     )
+
+
+def is_unheld(job: HeldJob, held: Held, last_beat: datetime | int | None) -> bool:
+    """Its worker does not know of it, and would if it were to come yet: the claim is older than the last beat."""
+    if held.jobs.get(job.id) == job.token or job.token in held.claiming:
+        return False
+    return last_beat is not None and bool(job.started_at <= last_beat)
 
 
 class WatchedKeys:

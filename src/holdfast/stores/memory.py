@@ -300,10 +300,16 @@ class MemoryStore:
             taken = [id for id, token in held.jobs.items() if id not in mine or mine[id].token != token]
             cancelled = [id for id, job in mine.items() if job.cancel_requested_at and id in held.jobs]
             unheld = [
-                job for id, job in mine.items() if held.jobs.get(id) != job.token and job.token not in held.claiming
+                job
+                for id, job in mine.items()
+                if held.jobs.get(id) != job.token and job.token not in held.claiming and self._is_old(job, record)
             ]
             self._give_back(unheld, now)
             return Beaten(True, taken, cancelled, [job.id for job in unheld])
+
+    def _is_old(self, job: JobRecord, worker: WorkerRecord) -> bool:
+        """Claimed before its worker's last beat: if the worker were to learn of it, it would have by now."""
+        return job.started_at is None or job.started_at <= worker.beat_at
 
     async def sightings(self) -> list[Sighting]:
         with self._lock:

@@ -263,18 +263,19 @@ class PostgresStore:
         office = await self._offices.here()
         self._beating.forget(worker.id)
 
-        async def work(it: Transaction) -> None:
+        async def work(it: Transaction) -> int:
             await it.fetch("lock_workers", [worker.id])
             # What an earlier life under this id still held, nobody runs any more.
             orphans = await it.records("lock_active_of_worker", worker.id)
             if orphans:
                 await it.save(decisions.rescue(orphans, it.now))
             values = (worker.id, worker.name, worker.host, worker.pid, list(worker.queues))
-            await it.fetch("register", *values, it.given_now, office.reserved.holds(worker.id))
+            ((now,),) = await it.fetch("register", *values, it.given_now, office.reserved.holds(worker.id))
+            return int(now)
 
         async def whole() -> None:
             await office.reserved.hold(worker.id)
-            await office.transact(work)
+            self._beating.registered(worker.id, await office.transact(work))
 
         await office.own(whole())
 
@@ -314,6 +315,7 @@ class PostgresStore:
             await settle_carefully(it, settlements)
             return await self._rescue(it, [worker])
 
+        self._beating.forget(worker)
         return await self._part_from(worker, work)
 
     async def _rescue(self, it: Transaction, dead: Sequence[UUID]) -> list[UUID]:

@@ -313,10 +313,14 @@ class SqliteStore:
         return await self._writer.run(Operation(lambda it: self._beat(it, worker, held), is_durable=False))
 
     def _beat(self, it: Transaction, worker: UUID, held: Held) -> Beaten:
-        if not it.change("beat", (worker.bytes, it.microseconds)):
+        found = it.execute("last_beat", (worker.bytes,))
+        if not found:
             return Beaten(is_alive=False, taken=list(held.jobs))
+        # Tried once before, this beat may have been written already, and then it is not the last one that is found.
+        last_beat = None if it.is_careful else from_microseconds(found[0][0])
+        it.change("beat", (worker.bytes, it.microseconds))
         mine = it.records("select_active_of_worker", (worker.bytes,))
-        compared = decisions.compare(mine, held)
+        compared = decisions.compare(mine, held, last_beat)
         self._save(it, decisions.release([job for job in mine if job.id in compared.unheld], it.now))
         return Beaten(True, compared.taken, compared.cancelled, compared.unheld)
 

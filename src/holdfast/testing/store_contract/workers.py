@@ -118,7 +118,10 @@ class BeatContract:
 
     async def test_a_claim_whose_answer_was_lost_is_given_back_uncharged(self, harness: Harness) -> None:
         worker = await harness.worker()
+        harness.clock.advance(3)
         kept, lost = await harness.start(worker), await harness.start(worker)
+        harness.clock.advance(3)
+        await harness.store.beat(worker, held(kept))
         harness.clock.advance(3)
         assert await harness.store.beat(worker, held(kept)) == Beaten(is_alive=True, released=[lost.id])
         record = await harness.record(lost.id)
@@ -127,6 +130,34 @@ class BeatContract:
         assert await harness.store.attempts(lost.id) == []
         assert await harness.state(kept.id) is JobState.ACTIVE
         await harness.check_counters()
+
+    async def test_a_job_that_was_claimed_after_the_last_beat_is_given_back_at_the_next_but_one(
+        self, harness: Harness
+    ) -> None:
+        """What a worker holds is read before its beat: it may have claimed something in between."""
+        worker = await harness.worker()
+        for _ in range(2):  # after a registration, and after a beat
+            harness.clock.advance(3)
+            young = await harness.start(worker)
+            before = await harness.snapshot([young.id])
+            harness.clock.advance(3)
+            assert await harness.store.beat(worker, NOTHING) == Beaten(is_alive=True)
+            assert await harness.snapshot([young.id]) == before
+            assert await harness.store.beat(worker, held(young)) == Beaten(is_alive=True)
+            assert await harness.store.beat(worker, NOTHING) == Beaten(is_alive=True, released=[young.id])
+
+    async def test_a_job_claimed_again_after_the_last_beat_is_not_given_back_for_its_earlier_claim(
+        self, harness: Harness
+    ) -> None:
+        worker = await harness.worker()
+        old = await harness.start(worker)
+        harness.clock.advance(3)
+        await harness.store.beat(worker, held(old))
+        await harness.settle(old, GiveBack())
+        harness.clock.advance(3)
+        [new] = await harness.claim(worker, queue=old.queue)
+        assert await harness.store.beat(worker, held(old)) == Beaten(is_alive=True, taken=[old.id])
+        assert await harness.settle(new, Complete()) is Settled.APPLIED
 
     async def test_a_released_job_cannot_be_settled_under_its_old_token(self, harness: Harness) -> None:
         worker = await harness.worker()
