@@ -46,50 +46,48 @@ class Nowhere:
         return
 
 
+_NOWHERE: Final = Nowhere()
+
+
 class Context:
     """The first argument of a task with `bind=True`: which job this is, and which attempt.
 
     A bound task that is called directly, not as a job, gets one whose `job_id` is None.
     """
 
-    __slots__ = (
-        "_context_json",
-        "_surroundings",
-        "attempt",
-        "idempotency_key",
-        "job_id",
-        "max_attempts",
-        "queue",
-        "state",
-        "task",
-    )
+    __slots__ = ("_job", "_surroundings", "state", "task")
 
-    def __init__(self, task: str) -> None:
+    def __init__(
+        self, task: str, job: ClaimedJob | None = None, state: Any = None, surroundings: Surroundings | None = None
+    ) -> None:
+        # One is made for every run, so all else is worked out when it is asked for.
         self.task = task
-        self.job_id: UUID | None = None
-        self.queue = ""
-        self.attempt = 1
-        self.max_attempts = 1
-        self.idempotency_key = ""
-        """For effects outside: the same in every attempt of the job."""
-        self.state: Any = None
-        """What the hooks of `on_startup` have made in this process."""
-        self._context_json: str | None = None
-        self._surroundings: Surroundings = Nowhere()
-
-    @classmethod
-    def of_job(cls, job: ClaimedJob, task: str, state: Any, surroundings: Surroundings) -> Context:
-        """The context of one attempt of a job."""
-        self = cls(task)
-        self.job_id = job.id
-        self.queue = job.queue
-        self.attempt = job.attempt
-        self.max_attempts = job.max_attempts
-        self.idempotency_key = job.effect_key
         self.state = state
-        self._context_json = job.context_json
-        self._surroundings = surroundings
-        return self
+        """What the hooks of `on_startup` have made in this process."""
+        self._job = job
+        self._surroundings = surroundings or _NOWHERE
+
+    @property
+    def job_id(self) -> UUID | None:
+        return None if self._job is None else self._job.id
+
+    @property
+    def queue(self) -> str:
+        return "" if self._job is None else self._job.queue
+
+    @property
+    def attempt(self) -> int:
+        """Which attempt this is; the first is 1."""
+        return 1 if self._job is None else self._job.attempt
+
+    @property
+    def max_attempts(self) -> int:
+        return 1 if self._job is None else self._job.max_attempts
+
+    @property
+    def idempotency_key(self) -> str:
+        """For effects outside: the same in every attempt of the job."""
+        return "" if self._job is None else self._job.effect_key
 
     def __repr__(self) -> str:
         return f"<Context {self.task} {self.job_id or '(called directly)'} attempt {self.attempt}/{self.max_attempts}>"
@@ -97,7 +95,8 @@ class Context:
     @property
     def context(self) -> dict[str, Any]:
         """What the producer passed as `options(context=…)`."""
-        return msgspec.json.decode(self._context_json, type=dict[str, Any]) if self._context_json else {}
+        text = None if self._job is None else self._job.context_json
+        return msgspec.json.decode(text, type=dict[str, Any]) if text else {}
 
     @property
     def deadline(self) -> datetime | None:

@@ -169,6 +169,15 @@ class Signature:
         """The typed keyword arguments for the call, or InvalidPayload. Those not given are left to their defaults."""
         resolved = self._types or self._resolve()
         try:
+            # The hot path of workers, as in `encode`.
+            encoded = payload.encode() if isinstance(payload, str) else payload
+            if len(encoded) <= self._small and resolved.extra is None and is_unsuspicious(encoded):
+                found = msgspec.structs.asdict(resolved.arguments.decode(encoded))
+                if _ABSENT not in found.values():
+                    return found
+        except Exception:
+            pass  # done again below, for the message
+        try:
             decoded = read_json(resolved.arguments, payload, self._limits.depth)
             arguments = {name: value for name, value in msgspec.structs.asdict(decoded).items() if value is not _ABSENT}
             if resolved.extra is not None:

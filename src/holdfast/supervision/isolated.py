@@ -150,7 +150,7 @@ class Cell:
     def _call(self, run: Run) -> Any:
         plan = run.plan
         arguments = plan.signature.decode(run.job.args_json)
-        context = Context.of_job(run.job, plan.task.name, self._state, self)
+        context = Context(plan.name, run.job, self._state, self)
         call = functools.partial(plan.function, *([context] if plan.is_bound else []), **arguments)
         hooks = self._app.engine.hooks
         self._run = run
@@ -172,7 +172,7 @@ class Cell:
                 return await answer if iscoroutine(answer) else answer
 
         if asyncio.iscoroutinefunction(run.plan.function):
-            run.driven = Driven(within(), memoryview(bytearray(4)).cast("i"), 0)
+            run.driven = Driven(within(), memoryview(bytearray(4)).cast("i"), 0, asyncio.current_task())
             return await run.driven
         return await within()
 

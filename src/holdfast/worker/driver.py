@@ -18,22 +18,28 @@ class Driven(Generic[Result]):
 
     __slots__ = ("_coroutine", "_on_cpu", "_slot", "_task", "_thrown")
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Result], on_cpu: memoryview, slot: int) -> None:
+    def __init__(
+        self,
+        coroutine: Coroutine[Any, Any, Result],
+        on_cpu: memoryview,
+        slot: int,
+        task: asyncio.Task[Any] | None,
+    ) -> None:
+        """`task` is the one that will await this. `on_cpu` says which slot's coroutine is being run."""
         self._coroutine = coroutine
         self._on_cpu = on_cpu
         self._slot = slot
         self._thrown: BaseException | None = None
-        self._task: asyncio.Task[Any] | None = None
+        self._task = task
 
     def throw(self, error: BaseException) -> None:
-        """Wake the coroutine with this exception. Nothing if it has ended, or has not begun."""
+        """Wake the coroutine with this exception. Nothing if it has ended."""
         if self._task is not None and not self._task.done():
             self._thrown = error
             self._task.cancel()
 
     def __await__(self) -> Generator[Any, None, Result]:
         coroutine, on_cpu, slot = self._coroutine, self._on_cpu, self._slot
-        self._task = asyncio.current_task()
         error: BaseException | None = None
         try:
             while True:

@@ -87,10 +87,13 @@ class Executor:
         failure: BaseException | None = None
         try:
             run.refuse_if_stopped()
-            coroutine = self._call(run)()
+            plan = run.plan
+            arguments = plan.signature.decode(run.job.args_json)
+            current.set(context := self._context(run))
+            coroutine = plan.function(context, **arguments) if plan.is_bound else plan.function(**arguments)
             if self._hooks.middleware:
                 coroutine = self._within(run, coroutine)
-            run.driven = driven = Driven(coroutine, self._on_cpu, run.slot)
+            run.driven = driven = Driven(coroutine, self._on_cpu, run.slot, run.handle)
             value = await driven
         except BaseException as error:  # also SystemExit: a task may end itself, but not the worker
             failure = error
@@ -111,11 +114,15 @@ class Executor:
     def _in_a_thread(self, run: Run, answer: Callable[[Any, BaseException | None], None]) -> None:
         try:
             run.refuse_if_stopped()
-            call = self._call(run)
+            plan, context = run.plan, self._context(run)
+            arguments = plan.signature.decode(run.job.args_json)
         except BaseException as error:
             answer(None, error)
             return
-        run.work = self.crew.start(call, contextvars.copy_context(), answer, run.soft_at)
+        call = functools.partial(plan.function, *([context] if plan.is_bound else []), **arguments)
+        variables = contextvars.copy_context()
+        variables.run(current.set, context)
+        run.work = self.crew.start(call, variables, answer, run.soft_at)
         run.stopper = run.work.throw
 
     async def _in_a_thread_within(self, run: Run) -> None:
@@ -157,19 +164,7 @@ class Executor:
         if not run.is_written_off:
             self.on_finish(run, outcome)
 
-    # ── the call ─────────────────────────────────────────────────────────────────────────────────────────────────────
-
-    def _call(self, run: Run) -> Callable[[], Any]:
-        """The task's function with its arguments, checked. What it does belongs to the job, in logs and elsewhere."""
-        plan, job = run.plan, run.job
-        arguments = plan.signature.decode(job.args_json)
-        context = self._context(run)
-        current.set(context)
-        if plan.is_bound:
-            return functools.partial(plan.function, context, **arguments)
-        return functools.partial(plan.function, **arguments)
-
     def _context(self, run: Run) -> Context:
         if run.context is None:
-            run.context = Context.of_job(run.job, run.plan.task.name, self._state, self._surroundings)
+            run.context = Context(run.plan.name, run.job, self._state, self._surroundings)
         return run.context

@@ -7,7 +7,6 @@ from types import ModuleType
 
 from holdfast.errors import InvalidOption
 
-
 _is_alone = False
 
 

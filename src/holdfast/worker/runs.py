@@ -37,6 +37,7 @@ class Plan:
         "function",
         "hard",
         "is_bound",
+        "name",
         "place",
         "retry",
         "signature",
@@ -47,6 +48,7 @@ class Plan:
     def __init__(self, task: Task[Any, Any]) -> None:
         settings = task.settings
         self.task = task
+        self.name = task.name
         self.function: Callable[..., Any] = task.function
         self.is_bound = task.is_bound
         self.signature: Signature = task.signature
@@ -106,6 +108,7 @@ class Run:
         "driven",
         "handle",
         "is_taken",
+        "is_waiting",
         "is_written_off",
         "job",
         "place",
@@ -139,6 +142,8 @@ class Run:
         self.stop_reason = ""
         self.is_written_off = False
         """What came of it was decided without waiting for it."""
+        self.is_waiting = False
+        """It was fetched ahead, and there is no slot for it yet."""
         self.is_taken = False
         """The job is not ours any more: nobody wants to know what comes of this."""
 

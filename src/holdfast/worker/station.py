@@ -122,6 +122,7 @@ class Station:
         for pool in self._ahead:
             while pool:
                 self._give_back(pool.popleft())
+        self._fetched_at.clear()
 
     async def drain(self) -> None:
         """Wait until nothing runs and everything is settled. Only once it is quiet."""
@@ -206,6 +207,7 @@ class Station:
         elif job.delivery is Delivery.AT_MOST_ONCE:
             self._give_back(run)  # whatever is held and has not started could be lost with this process
         else:
+            run.is_waiting = True
             self._ahead[pool].append(run)
             self._fetched_at.append((time.monotonic(), run))
 
@@ -226,6 +228,7 @@ class Station:
     def _start(self, run: Run) -> None:
         now = time.monotonic()
         self._demand.started(run.pool)
+        run.is_waiting = False
         run.begin_at(now)
         self._recorder.started(run.slot, now, now + run.plan.hard)
         self._running[run.job.id] = run
@@ -343,7 +346,7 @@ class Station:
             self._recorder.turned(now, self.finished, overdue_at)
             while self._fetched_at and now - self._fetched_at[0][0] > _STALE_AFTER:
                 _, run = self._fetched_at.popleft()
-                with contextlib.suppress(ValueError):
+                if run.is_waiting:
                     self._ahead[run.pool].remove(run)
                     self._give_back(run)
             if self._enforces_timeouts and overdue_at <= now:
