@@ -2,6 +2,7 @@
 
 from holdfast.app import Holdfast
 from holdfast.context import Context, SoftTimeout
+from holdfast.dead import DeadJob
 from holdfast.errors import (
     ConfigurationError,
     DuplicateTask,
@@ -48,6 +49,7 @@ __all__ = [
     "Cancel",
     "ConfigurationError",
     "Context",
+    "DeadJob",
     "Done",
     "DuplicateTask",
     "Failure",

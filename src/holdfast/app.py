@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
 from holdfast.clock import SystemClock
+from holdfast.dead import DeadJob
 from holdfast.engine import Engine
 from holdfast.errors import InvalidOption, InvalidTask, InvalidURL, MissingDriver
 from holdfast.handle import Job, untyped
@@ -31,7 +32,7 @@ from holdfast.store import LARGEST_BATCH, Enqueued, Queue, Retention, Store, che
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite.installation import SqliteInstallation
-from holdfast.task import AsyncTask, BoundTaskDecorator, Call, SyncTask, Task, TaskDecorator
+from holdfast.task import AsyncTask, BoundTaskDecorator, Call, SyncTask, Task, TaskDecorator, add_dead_handler
 from holdfast.worker.embedded import EmbeddedWorker
 from holdfast.worker.locating import locate
 from holdfast.worker.slots import DEFAULT_CONCURRENCY
@@ -70,6 +71,9 @@ class Holdfast:
         self.retention = _checked(retention, Retention, "retention") or Retention()
         declared = _checked_queues(queues)
         self._engine = Engine(_store_maker(self.url, where, self.retention, declared), SystemClock(), queues=declared)
+        self._engine.hooks.make_handler = lambda function, options: self._make_task(
+            function, bind=False, options=options
+        )
         self.jobs = Jobs(self._engine)
         self.dead = Dead(self._engine)
         self.queues = Queues(self._engine)
@@ -152,6 +156,10 @@ class Holdfast:
         check_hook(hook, "on_shutdown")
         self._engine.hooks.shutdown.append(hook)
         return hook
+
+    def on_dead(self, function: Callable[[DeadJob], Any], /) -> Task[[DeadJob], Any]:
+        """Call this function, as a job of its own, for the dead letters of all tasks; `@task.on_dead` for those of one."""
+        return add_dead_handler(self._engine, None, function)
 
     def middleware(self, manager: MiddlewareT) -> MiddlewareT:
         """Run each job inside this: a function that takes the Context and returns an async context manager.

@@ -26,6 +26,16 @@ class Hooks:
         self.startup: list[StateHook] = []
         self.shutdown: list[StateHook] = []
         self.middleware: list[Middleware] = []
+        self.dead: list[tuple[str | None, str]] = []
+        """Which task's dead letters, or everybody's, are told to which handler, by name."""
+        self.make_handler: Callable[[Callable[..., Any]], Any] | None = None
+        """Makes a task of a function; set by the app."""
+
+    def handlers_of(self, task: str) -> tuple[str, ...]:
+        """Who is told of a task's dead letters. A handler's own are told to nobody, or they would go round."""
+        if any(handler == task for _, handler in self.dead):
+            return ()
+        return tuple(handler for about, handler in self.dead if about in (None, task))
 
     async def start(self, state: State) -> None:
         for hook in self.startup:

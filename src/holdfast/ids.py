@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import struct
 from collections.abc import Callable, Iterator
+from datetime import datetime
 from itertools import chain
 from uuid import UUID
 
@@ -67,6 +69,14 @@ class Ids:
         drawn = bytearray(pool[:size])
         drawn[::8] = drawn[::8].translate(_AS_VARIANT)
         return drawn
+
+
+def derived_id(at: datetime, *parts: bytes) -> UUID:
+    """The one id that follows from these: made again from the same, it is the same, so that it is enqueued once."""
+    upper = _upper_half(int(at.timestamp() * 4096_000))
+    lower = bytearray(hashlib.blake2b(b"\0".join(parts), digest_size=8).digest())
+    lower[0] = _AS_VARIANT[lower[0]]
+    return UUID(bytes=upper.to_bytes(8, "big") + lower)
 
 
 _POOL = 4096

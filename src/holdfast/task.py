@@ -10,8 +10,9 @@ from uuid import UUID
 import msgspec
 
 from holdfast.context import Context
+from holdfast.dead import DeadJob
 from holdfast.engine import Engine
-from holdfast.errors import InvalidOption
+from holdfast.errors import InvalidOption, InvalidTask
 from holdfast.handle import Job
 from holdfast.ids import check_id
 from holdfast.job import NewJob
@@ -71,6 +72,10 @@ class Task(Generic[P, R_co]):
         line = f":{code.co_firstlineno}" if code else ""
         return f"{getattr(code, 'co_filename', self.__module__)}{line}"
 
+    def on_dead(self, function: Callable[[DeadJob], Any], /) -> Task[[DeadJob], Any]:
+        """Call this function, as a job of its own, for each of the task's dead letters."""
+        return add_dead_handler(self._engine, self.name, function)
+
     # ── producing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def aenqueue(self, *args: P.args, **kwargs: P.kwargs) -> Coroutine[Any, Any, Job[R_co]]:
@@ -119,6 +124,7 @@ class Task(Generic[P, R_co]):
             unique_window=None if unique is None or unique.window is None else unique.window.total_seconds(),
             redact=settings.redact,
             aliases=settings.aliases,
+            on_dead=self._engine.hooks.handlers_of(settings.name),
             schema=self.signature.schema(),
         )
 
@@ -137,6 +143,16 @@ class SyncTask(Task[P, R_co]):
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         """Run it here and now, not as a job."""
         return _call(self, args, kwargs)  # type: ignore[no-any-return]
+
+
+def add_dead_handler(engine: Engine, about: str | None, function: Callable[[DeadJob], Any]) -> Task[[DeadJob], Any]:
+    """Make a function the handler of a task's dead letters, or of everybody's."""
+    assert engine.hooks.make_handler is not None
+    handler: Task[[DeadJob], Any] = engine.hooks.make_handler(function)
+    if len(handler.signature.parameters) != 1:
+        raise InvalidTask(f"{handler.name}: a handler of dead letters takes one argument, `job: DeadJob`.")
+    engine.hooks.dead.append((about, handler.name))
+    return handler
 
 
 def _call(task: Task[Any, Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
