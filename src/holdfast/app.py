@@ -71,9 +71,7 @@ class Holdfast:
         self.retention = _checked(retention, Retention, "retention") or Retention()
         declared = _checked_queues(queues)
         self._engine = Engine(_store_maker(self.url, where, self.retention, declared), SystemClock(), queues=declared)
-        self._engine.hooks.make_handler = lambda function, options: self._make_task(
-            function, bind=False, options=options
-        )
+        self._engine.hooks.make_handler = lambda function: self._make_task(function, bind=False, options={})
         self.jobs = Jobs(self._engine)
         self.dead = Dead(self._engine)
         self.queues = Queues(self._engine)
