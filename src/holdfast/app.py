@@ -78,11 +78,13 @@ class Holdfast:
         self.workers = Workers(self._engine)
 
     def __repr__(self) -> str:
-        return f"<Holdfast {self.place}>"
+        return f"<Holdfast {without_secrets(self.url)}>"
 
     @property
     def place(self) -> str:
-        """Where its jobs are kept, without secrets."""
+        """Where its jobs are kept, without secrets; a file with its whole path."""
+        if self.url.startswith("sqlite:"):
+            return str(_sqlite_path(self.url, ""))
         return without_secrets(self.url)
 
     @property
@@ -156,7 +158,7 @@ class Holdfast:
         return hook
 
     def on_dead(self, function: Callable[[DeadJob], Any], /) -> Task[[DeadJob], Any]:
-        """Call this function, as a job of its own, for the dead letters of all tasks; `@task.on_dead` for those of one."""
+        """Call this function, as a job of its own, for the dead letters of all tasks. `@task.on_dead`: of one task."""
         return add_dead_handler(self._engine, None, function)
 
     def middleware(self, manager: MiddlewareT) -> MiddlewareT:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import importlib.metadata
+import importlib.util
 import os
 from typing import Annotated
 
 import typer
 
 from holdfast.cli.terminal import complain, tell
-from holdfast.errors import InvalidOption
+from holdfast.errors import InvalidOption, MissingDriver
 from holdfast.span import parse_span
 from holdfast.supervision.supervisor import Options, Supervisor
 from holdfast.worker.slots import DEFAULT_CONCURRENCY, make_slots, parse_queues
@@ -45,6 +46,9 @@ def worker(
         str | None,
         typer.Option("--max-memory", metavar="SIZE", help="Replace a process that uses more: 512MB."),
     ] = None,
+    reload: Annotated[
+        bool, typer.Option("--reload", help="Start anew when the code changes. For development.")
+    ] = False,
     log_level: Annotated[
         str, typer.Option("--log-level", metavar="LEVEL", help="DEBUG, INFO, WARNING or ERROR.")
     ] = "INFO",
@@ -67,7 +71,10 @@ def worker(
         max_jobs=max_jobs,
         max_memory=None if max_memory is None else parse_size(max_memory),
         log_level=level,
+        reloads=reload,
     )
+    if reload and importlib.util.find_spec("watchfiles") is None:
+        raise MissingDriver("--reload needs a package that watches files: pip install 'holdfast[reload]'.")
     set_up_logging(level, "holdfast")
     supervisor = Supervisor(options, show_banner)
     status = asyncio.run(supervisor.run())
@@ -83,7 +90,10 @@ def show_banner(supervisor: Supervisor) -> None:
     total = options.processes * options.slots.total
     tell(f"holdfast {version}  {options.app}  {supervisor.place}")
     tell(f"  {len(supervisor.tasks)} tasks: {_listed(supervisor.tasks)}")
-    tell(f"  {options.slots} in each of {options.processes} processes, {total} jobs at once")
+    if options.processes == 1:
+        tell(f"  {options.slots}; {total} jobs at once in one process")
+    else:
+        tell(f"  {options.slots}; in each of {options.processes} processes, so {total} jobs at once")
     tell(f"  pid {os.getpid()}; Ctrl-C stops, twice at once; SIGQUIT shows what runs")
 
 

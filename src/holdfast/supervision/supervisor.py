@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 import random
 import signal
@@ -60,6 +61,7 @@ class Options:
     max_memory: int | None = None
     name: str = ""
     log_level: str = "INFO"
+    reloads: bool = False
 
 
 class Supervisor:
@@ -117,6 +119,7 @@ class Supervisor:
             await asyncio.gather(*services, return_exceptions=True)
             if self._store is not None:
                 await self._store.close()
+                log.info("stopped")
         return 1 if self.failure else 0
 
     async def _open(self) -> bool:
@@ -125,8 +128,13 @@ class Supervisor:
         while first.hello is None:
             self._changed.clear()
             if first.stage is Stage.GONE or self._is_stopping:
+                self.failure = first.failure or self.failure
                 return False
             await self._changed.wait()
+        if first.hello.url.startswith("memory:"):
+            self.failure = "memory:// keeps jobs in one process only. Use sqlite:///… or postgresql://…."
+            log.error("%s", self.failure)
+            return False
         self._store = open_store(first.hello.url, first.hello.retention)
         await self._store.open()
         return True
@@ -142,6 +150,7 @@ class Supervisor:
             Pruner(store).run(),
             self._watch(),
             self._look_at_sizes(),
+            *([self._reload()] if self.options.reloads else []),
         ]
 
     def _workers(self) -> list[Ward]:
@@ -176,7 +185,7 @@ class Supervisor:
                     continue
                 start_at = self._start_after
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(start_at):
+                async with asyncio.timeout_at(None if start_at == math.inf else start_at):
                     await self._changed.wait()
 
     def _start_child(self) -> Ward:
@@ -240,7 +249,10 @@ class Supervisor:
     def _failed(self, ward: Ward, lived: float) -> None:
         """The app can't be imported or started. If it never could, nothing else helps than a person."""
         log.error("%s", ward.failure)
-        if any(other.working_since for other in self._children):
+        if self.options.reloads:
+            log.info("waiting for a change of the code")
+            self._start_after = math.inf
+        elif any(other.working_since for other in self._children):
             self._failures += 1
             self._start_after = time.monotonic() + min(0.5 * 2**self._failures, _LONGEST_PAUSE)
         else:
@@ -274,6 +286,23 @@ class Supervisor:
             if deadline <= 0 and left:
                 for ward in list(self._children):
                     ward.kill(Sentence.STOPPED)
+
+    async def _reload(self) -> None:
+        """Replace all children when the code changes. What runs may finish first."""
+        from watchfiles import PythonFilter, awatch
+
+        logging.getLogger("watchfiles").setLevel(logging.WARNING)
+        folder = os.getcwd()
+        async for changes in awatch(folder, watch_filter=PythonFilter()):
+            names = sorted({path.removeprefix(f"{folder}/") for _, path in changes})
+            log.info("%s changed: starting anew", ", ".join(names[:3]) + (" …" if len(names) > 3 else ""))
+            self._start_after = 0.0
+            for ward in list(self._children):
+                if ward.stage is Stage.WORKING:
+                    ward.stop(self.options.grace)
+                else:
+                    ward.kill(Sentence.STOPPED)
+            self._changed.set()
 
     # ── watching ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
