@@ -6,8 +6,8 @@ which one was on the CPU. An embedded worker has one too, in its own memory: the
 
     header │ on_cpu turned_at overdue_at finished │ tokens of claims under way │ slot slot slot …
 
-Nothing is locked. A slot's phase is written last when it is filled, so a reader sees a slot whole or not at all; and
-tokens are read before slots, so that a job is always seen in one of the two.
+Nothing is locked. A slot's phase is written last when it is filled, and a slot is read until it was the same twice, so
+a reader sees it whole or not at all; and tokens are read before slots, so that a job is always seen in one of the two.
 """
 
 from __future__ import annotations
@@ -30,14 +30,20 @@ NEVER: Final = float("inf")
 MOST_CLAIMS: Final = 8
 """Claims of one process that may be under way at once."""
 
-_HEADER: Final = struct.Struct("<ii4xiddQ")  # slots, on_cpu, pool, turned_at, overdue_at, finished
+# In the machine's own form, in which a number is written at once and never seen half: both sides are on one machine.
+_HEADER: Final = struct.Struct("@ii8xddQ")  # slots, on_cpu, turned_at, overdue_at, finished
+_TIME: Final = struct.Struct("@d")
+_COUNT: Final = struct.Struct("@Q")
+_TURNED_AT: Final = 16
+_OVERDUE_AT: Final = 24
+_FINISHED_AT: Final = 32
 _TOKENS_AT: Final = 64
 _SLOTS_AT: Final = _TOKENS_AT + 16 * MOST_CLAIMS
 _SLOT_SIZE: Final = 192
-_CLAIM: Final = struct.Struct("<16s16sIIIIIB")  # id, token, attempt, max_attempts, crashes, waits, pool_tries, delivery
-_KIND: Final = struct.Struct("<Bdd?70s")  # kind, base and cap of its backoff, whether with jitter, the task's name
-_RUN: Final = struct.Struct("<dd")  # started_at, overdue_at
-_PID: Final = struct.Struct("<i")
+_CLAIM: Final = struct.Struct("=16s16sIIIIIB")  # id, token, attempt, max_attempts, crashes, waits, pool_tries, delivery
+_KIND: Final = struct.Struct("=Bdd?70s")  # kind, base and cap of its backoff, whether with jitter, the task's name
+_RUN: Final = struct.Struct("@dd")  # started_at, overdue_at
+_PID: Final = struct.Struct("@i")
 _PHASE_AT: Final = 0
 _RUN_AT: Final = 8
 _PID_AT: Final = 24
@@ -134,7 +140,7 @@ class Recorder:
         self._tokens = list(range(MOST_CLAIMS))
         self._overdue_at = NEVER
         self.slots = slots
-        _HEADER.pack_into(buffer, 0, slots, -1, 0, 0.0, NEVER, 0)
+        _HEADER.pack_into(buffer, 0, slots, -1, 0.0, NEVER, 0)
         self.on_cpu = self._bytes[4:8].cast("i")
         """One number, to be written by whoever runs a coroutine."""
 
@@ -206,13 +212,13 @@ class Recorder:
 
     def turned(self, now: float, finished: int, overdue_at: float) -> None:
         """The event loop came round. `overdue_at`: when the first of the running jobs must be over."""
-        struct.pack_into("<d", self._buffer, 16, now)
-        struct.pack_into("<Q", self._buffer, 32, finished)
+        _TIME.pack_into(self._buffer, _TURNED_AT, now)
+        _COUNT.pack_into(self._buffer, _FINISHED_AT, finished)
         self._write_overdue(overdue_at)
 
     def _write_overdue(self, overdue_at: float) -> None:
         self._overdue_at = overdue_at
-        struct.pack_into("<d", self._buffer, 24, overdue_at)
+        _TIME.pack_into(self._buffer, _OVERDUE_AT, overdue_at)
 
 
 # ── the reading side ─────────────────────────────────────────────────────────────────────────────────────────────────
@@ -221,14 +227,14 @@ class Recorder:
 def read_overdue(buffer: Buffer) -> float:
     """When to look at this recorder: until then none of its jobs is overdue."""
     overdue_at: float
-    (overdue_at,) = struct.unpack_from("<d", buffer, 24)
+    (overdue_at,) = _TIME.unpack_from(buffer, _OVERDUE_AT)
     return overdue_at
 
 
 def read_flight(buffer: Buffer) -> Flight:
     """What a recorder says now. The order matters: see the top of this file."""
     claiming = frozenset(_read_tokens(buffer))
-    slots, on_cpu, _, turned_at, _, finished = _HEADER.unpack_from(buffer, 0)
+    slots, on_cpu, turned_at, _, finished = _HEADER.unpack_from(buffer, 0)
     entries = tuple(_read_slots(buffer, slots))
     return Flight(claiming, entries, on_cpu, turned_at, finished)
 
@@ -243,16 +249,20 @@ def _read_tokens(buffer: Buffer) -> Iterator[UUID]:
 def _read_slots(buffer: Buffer, slots: int) -> Iterator[Entry]:
     for slot in range(slots):
         at = _SLOTS_AT + _SLOT_SIZE * slot
-        if buffer[at + _PHASE_AT]:
-            yield _read_slot(buffer, slot, at)
+        while buffer[at + _PHASE_AT]:
+            seen = bytes(buffer[at : at + _SLOT_SIZE])
+            # While it is filled its phase is that of a free one, so what is the same twice was not half filled.
+            if seen[_PHASE_AT] and seen == buffer[at : at + _SLOT_SIZE]:
+                yield _read_slot(seen, slot)
+                break
 
 
-def _read_slot(buffer: Buffer, slot: int, at: int) -> Entry:
-    phase = Phase(buffer[at + _PHASE_AT])
-    id, token, attempt, most, crashes, waits, pool_tries, delivery = _CLAIM.unpack_from(buffer, at + _CLAIM_AT)
-    place, base, cap, jitter, name = _KIND.unpack_from(buffer, at + _KIND_AT)
-    started_at, overdue_at = _RUN.unpack_from(buffer, at + _RUN_AT)
-    (pid,) = _PID.unpack_from(buffer, at + _PID_AT)
+def _read_slot(seen: bytes, slot: int) -> Entry:
+    phase = Phase(seen[_PHASE_AT])
+    id, token, attempt, most, crashes, waits, pool_tries, delivery = _CLAIM.unpack_from(seen, _CLAIM_AT)
+    place, base, cap, jitter, name = _KIND.unpack_from(seen, _KIND_AT)
+    started_at, overdue_at = _RUN.unpack_from(seen, _RUN_AT)
+    (pid,) = _PID.unpack_from(seen, _PID_AT)
     return Entry(
         slot=slot,
         phase=phase,
