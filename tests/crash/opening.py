@@ -7,7 +7,7 @@ import sqlite3
 import tempfile
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from holdfast.errors import HoldfastError
 from holdfast.lifecycle import Complete
@@ -39,11 +39,7 @@ async def open_together(line: Line, path: str, extra: dict[str, Any] | None = No
 
 async def try_to_use(line: Line, path: str, extra: dict[str, Any] | None = None) -> None:
     """As a user without any rights: open the file, enqueue one job, and say what came of it."""
-    with tempfile.TemporaryDirectory() as folder:
-        await _use_everything(folder)  # what is imported late can't be read any more by a user without rights
-    os.setgroups([])
-    os.setgid(NOBODY)
-    os.setuid(NOBODY)
+    await _lose_all_rights()
     store = store_with(path, extra)
     try:
         await store.open()
@@ -53,6 +49,26 @@ async def try_to_use(line: Line, path: str, extra: dict[str, Any] | None = None)
     else:
         line.say("done", error=None, message="")
     await store.close()
+
+
+async def work_without_rights(line: Line, path: str, worker: str) -> None:
+    """As a user without any rights: register, and depart when told."""
+    await _lose_all_rights()
+    store = SqliteStore(path)
+    await store.register(NewWorker(UUID(worker), "without rights"))
+    line.say("ready")
+    line.hear("depart")
+    await store.depart(UUID(worker))
+    line.say("departed")
+    await store.close()
+
+
+async def _lose_all_rights() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        await _use_everything(folder)  # what is imported late can't be read any more by a user without rights
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
 
 
 async def _use_everything(folder: str) -> None:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import random
+import signal
+from typing import Final
 from uuid import UUID, uuid4
 
 from holdfast.errors import StoreError
@@ -14,8 +17,9 @@ from holdfast.store import Filter, HintKind, NewWorker, Settled, Settlement
 from holdfast.stores.sqlite import SqliteStore
 from tests.crash.audit import QUEUE, key_of, new_job
 from tests.crash.journal import Journal
-from tests.crash.line import Line
+from tests.crash.line import Line, pair
 
+_LONGEST_LIFE: Final = 300
 _FAILURE = Failure(FailureKind.ERROR, "Planned", "This was to fail.")
 
 
@@ -146,4 +150,33 @@ async def mix(line: Line, path: str, journal: str) -> None:
             if number % 3 == 0:
                 await store.settle([Settlement(job.id, token, Complete()) for job in claimed])
     line.say("done")
+    line.hear("nothing more")
+
+
+def _fork_sleeper() -> int:
+    """A process that is a copy of this one, and has come to itself."""
+    ours, theirs = pair()
+    pid = os.fork()
+    if pid == 0:
+        signal.alarm(_LONGEST_LIFE)
+        Line(theirs).say("forked")
+        signal.pause()
+    Line(ours).hear("forked")
+    return pid
+
+
+def _spawn_sleeper() -> int:
+    """A process of another program, with all files that it may inherit."""
+    return os.posix_spawn("/bin/sleep", ["sleep", str(_LONGEST_LIFE)], os.environ)
+
+
+async def live(line: Line, path: str, worker: str, child: str = "") -> None:
+    """Register a worker and live on; a child process, forked or spawned, lives beside it."""
+    store = SqliteStore(path)
+    await store.register(NewWorker(UUID(worker), "live"))
+    pid = _fork_sleeper() if child == "forked" else _spawn_sleeper() if child == "spawned" else 0
+    line.say("ready", child=pid)
+    line.hear("depart")
+    await store.depart(UUID(worker))
+    line.say("departed")
     line.hear("nothing more")

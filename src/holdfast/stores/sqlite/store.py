@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast import lifecycle
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import WorkerDeclaredDead
+from holdfast.errors import HoldfastError, WorkerDeclaredDead
 from holdfast.job import Attempt, ClaimedJob, Delivery, JobRecord, NewJob
 from holdfast.lifecycle import Complete
 from holdfast.liveness import Sighting
@@ -57,6 +57,7 @@ from holdfast.stores.sqlite.search import Search
 from holdfast.stores.sqlite.session import NeedsCare, NeedsDisk, Operation, Session
 from holdfast.stores.sqlite.statements import chunks, records_statement, statement
 from holdfast.stores.sqlite.transaction import OpenQueue, Transaction
+from holdfast.stores.sqlite.worker_locks import WorkerLocks
 from holdfast.stores.sqlite.writer import Writer
 
 _BATCH = 1000
@@ -87,6 +88,7 @@ class SqliteStore:
         self._reader = Reader(self.path)
         self._searcher = Reader(self.path)
         self._doorbell = Doorbell(self.path, self._hub.publish)
+        self._locks = WorkerLocks(self.path)
         self._prune_from = 0
         self._strict_queues: set[str] = set()
         """Queues with at-most-once jobs: their claims go to the disk at once."""
@@ -111,11 +113,13 @@ class SqliteStore:
     async def close(self) -> None:
         self._doorbell.close()
         await asyncio.gather(self._reader.close(), self._searcher.close(), self._writer.close())
+        self._locks.close()
 
     def abandon(self) -> None:
         self._writer.abandon()
         self._reader.abandon()
         self._searcher.abandon()
+        self._locks.abandon()
         self._hub = HintHub()
         self._doorbell = Doorbell(self.path, self._hub.publish)
 
@@ -306,8 +310,13 @@ class SqliteStore:
             # What an earlier life under this id still held, nobody runs any more.
             self._rescue(it, it.records("select_active_of_worker", (worker.id.bytes,)))
             it.change("register", (worker.id.bytes, worker.name, worker.host, worker.pid, queues, it.microseconds))
+            self._locks.take(worker.id)
 
-        await self._writer.run(Operation(work))
+        try:
+            await self._writer.run(Operation(work))
+        except HoldfastError:
+            self._locks.let_go(worker.id)
+            raise
 
     async def beat(self, worker: UUID, held: Held) -> Beaten:
         return await self._writer.run(Operation(lambda it: self._beat(it, worker, held), is_durable=False))
@@ -326,16 +335,23 @@ class SqliteStore:
 
     async def sightings(self) -> list[Sighting]:
         now = self._clock.now()
-        return [
-            Sighting(worker.id, worker.beat, now - worker.beat_at)
-            for worker in await self.workers()
-            if worker.dead_at is None
-        ]
+        await self.open()
+
+        def question(connection: Connection) -> list[Sighting]:
+            ((text,),) = connection.execute(statement("workers"))
+            return [
+                Sighting(worker.id, worker.beat, now - worker.beat_at, self._locks.is_held(worker.id))
+                for worker in rows.read_workers(text)
+                if worker.dead_at is None
+            ]
+
+        return await self._reader.read(question)
 
     async def rescue(self, gone: Mapping[UUID, int]) -> list[UUID]:
         def work(it: Transaction) -> list[UUID]:
             for worker, beat in gone.items():
-                it.change("declare_dead", (worker.bytes, beat, it.microseconds))
+                if it.change("declare_dead", (worker.bytes, beat, it.microseconds)):
+                    self._locks.let_go(worker)
             return self._rescue(it, it.records("select_orphans", (_BATCH,)))
 
         return await self._writer.run(Operation(work))
@@ -343,6 +359,7 @@ class SqliteStore:
     async def bury_worker(self, worker: UUID, settlements: Sequence[Settlement] = ()) -> list[UUID]:
         def work(it: Transaction) -> list[UUID]:
             it.change("declare_dead", (worker.bytes, -1, it.microseconds))
+            self._locks.let_go(worker)
             self._settle_carefully(it, settlements)
             return self._rescue(it, it.records("select_active_of_worker", (worker.bytes,)))
 
@@ -357,6 +374,7 @@ class SqliteStore:
             held = it.records("select_active_of_worker", (worker.bytes,))
             self._save(it, decisions.depart(held, it.now))
             it.change("depart", (worker.bytes,))
+            self._locks.let_go(worker)
             return [job.id for job in held]
 
         return await self._writer.run(Operation(work))

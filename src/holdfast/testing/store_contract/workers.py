@@ -76,6 +76,22 @@ class RegisterContract:
         job = await harness.enqueue()
         assert ids_of(await harness.claim(id)) == [job]
 
+    async def test_a_living_worker_s_lock_is_never_seen_free(self, harness: Harness) -> None:
+        """A store need not show locks at all, but whose lock looks free is taken for dead within seconds."""
+        stores, worker = harness.pair(), NewWorker(uuid4(), "worker")
+
+        async def check() -> None:
+            for store in stores:
+                [sighting] = await store.sightings()
+                assert (sighting.worker, sighting.is_locked is not False) == (worker.id, True)
+
+        for _ in range(2):
+            await harness.store.register(worker)
+            await check()
+            await harness.store.beat(worker.id, NOTHING)
+            await check()
+            await harness.store.bury_worker(worker.id)
+
 
 class BeatContract:
     async def test_a_beat_is_seen(self, harness: Harness) -> None:
