@@ -318,11 +318,11 @@ class Supervisor:
     def _look_for_overdue(self, ward: Ward, now: float) -> None:
         flight = ward.flight()
         late = guilt.overdue(flight, now)
-        alone = [entry for entry in late if entry.place is Place.PROCESS]
-        for entry in alone:
+        ward.late_since = {entry: ward.late_since.get(entry, now) for entry in late}
+        for entry in late:
             if entry.pid:
                 kill_group(entry.pid)  # its child does the same; whoever comes first
-        if len(late) > len(alone):
+        if guilt.must_be_killed(ward.late_since, flight, now):
             ward.kill(Sentence.OVERDUE)
 
     async def _look_at_sizes(self) -> None:

@@ -34,7 +34,7 @@ from holdfast.worker.messages import (
     heard_by_supervisor,
 )
 from holdfast.worker.processes import kill_group
-from holdfast.worker.recorder import Flight, read_flight, read_overdue, size_for
+from holdfast.worker.recorder import Entry, Flight, read_flight, read_overdue, size_for
 from holdfast.worker.slots import Slots
 from holdfast.worker.station import slots_for
 
@@ -86,6 +86,8 @@ class Ward:
         self.started_at = time.monotonic()
         self.working_since = 0.0
         self.warned_at = 0.0
+        self.late_since: dict[Entry, float] = {}
+        """Jobs that are overdue, and when that was first seen."""
         self.on_change: Callable[[], None] = lambda: None
 
     @property

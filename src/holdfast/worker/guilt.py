@@ -1,16 +1,16 @@
 """Whose fault it was. Pure: what a flight recorder said, and how its process ended, give what becomes of each job.
 
-Known:    the job whose time is over, unless another one kept the event loop from it; the job on the CPU of a blocked
-          loop; the job that was alone in its process. It is charged.
-Unknown:  the process died with several jobs in it. Nobody is charged, but the crash is counted for each that ran;
-          from its second crash on a job runs alone, where guilt is certain.
+Known:    the job whose time is over although the event loop comes round; on a loop that does not, the one in a thread
+          whose time is over, else the one on the loop's CPU; the job that was alone in its process. It is charged.
+Unknown:  the process died with several jobs in it, or was stuck for no reason that can be seen. Nobody is charged, but
+          the crash is counted for each that ran; from its second crash on a job runs alone, where guilt is certain.
 Innocent: had not started, had finished, ran in a process of its own, or somebody else is known to be guilty. It is
           given back as if nothing had happened.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from holdfast import lifecycle
@@ -21,11 +21,27 @@ from holdfast.worker.recorder import Entry, Flight, Phase, Place
 
 BLOCKED_AFTER: Final = 1.0
 """Seconds without a turn of the event loop after which it counts as blocked; it turns several times a second."""
+_CONFIRMED_AFTER: Final = 0.1
+"""Seconds for which a loop has gone on after the end of a job's time, before that is the job's own fault."""
+_PATIENCE: Final = 0.55
+"""Seconds that a loop has for that: two of its turns. It is killed within one second of the limit."""
 
 
 def overdue(flight: Flight, now: float) -> list[Entry]:
     """Running jobs whose hard timeout has passed."""
     return [entry for entry in flight.running if entry.overdue_at <= now]
+
+
+def must_be_killed(late_since: Mapping[Entry, float], flight: Flight, now: float) -> bool:
+    """Whether to wait no longer for jobs that are overdue, each with the time when that was first seen.
+
+    A loop that was blocked for a moment gets the chance to come round: whatever could not run meanwhile may end yet.
+    """
+    return any(
+        now - since >= _PATIENCE or _is_confirmed(entry, flight)
+        for entry, since in late_since.items()
+        if entry.place is not Place.PROCESS
+    )
 
 
 def is_blocked(flight: Flight, now: float) -> bool:
@@ -61,8 +77,8 @@ def outcomes_of_timeout(flight: Flight, now: float) -> dict[int, Outcome]:
 
 def outcomes_of_crash(flight: Flight, how: str) -> dict[int, Outcome]:
     """The process died by itself, or was killed by somebody else. `how`: in words, for people."""
-    suspects = [entry for entry in flight.running if entry.place is not Place.PROCESS]
-    return {entry.slot: _suspected(how) if entry in suspects else _innocent(entry) for entry in flight.entries}
+    suspects = _sharing(flight)
+    return {entry.slot: _suspected(how) if entry.slot in suspects else _innocent(entry) for entry in flight.entries}
 
 
 def outcomes_of_replacement(flight: Flight) -> dict[int, Outcome]:
@@ -84,14 +100,29 @@ def settlements(
 def _blame(flight: Flight, now: float) -> tuple[set[int], set[int]]:
     """The slots of those who are guilty, and of those who may be."""
     late = overdue(flight, now)
-    if not is_blocked(flight, now):
-        return {entry.slot for entry in late}, set()
-    # On a loop that is blocked, a coroutine can't even notice that its time is over. A thread could.
-    guilty = {entry.slot for entry in late if entry.place is not Place.LOOP}
-    guilty |= {entry.slot for entry in flight.running if entry.slot == flight.on_cpu}
-    if guilty:
-        return guilty, set()
-    return set(), {entry.slot for entry in flight.running if entry.place is not Place.PROCESS}
+    alone = {entry.slot for entry in late if entry.place is Place.PROCESS}
+    confirmed = {entry.slot for entry in late if entry.slot not in alone and _is_confirmed(entry, flight)}
+    if confirmed:
+        return alone | confirmed, set()
+    # The loop is blocked, where a coroutine can't even notice that its time is over. A thread could.
+    in_threads = {entry.slot for entry in late if entry.place is Place.THREAD}
+    on_cpu = {entry.slot for entry in flight.running if entry.slot == flight.on_cpu and entry.place is Place.LOOP}
+    if in_threads:
+        # It may hold the interpreter's lock, so that whoever is on the loop's CPU waits for nothing else.
+        return alone | in_threads, on_cpu
+    if on_cpu:
+        return alone | on_cpu, set()
+    return alone, _sharing(flight)
+
+
+def _is_confirmed(entry: Entry, flight: Flight) -> bool:
+    """The loop has gone on since the job's time was over, and the job has not ended."""
+    return flight.turned_at - entry.overdue_at >= _CONFIRMED_AFTER
+
+
+def _sharing(flight: Flight) -> set[int]:
+    """The slots of jobs that run in this very process."""
+    return {entry.slot for entry in flight.running if entry.place is not Place.PROCESS}
 
 
 def _innocent(entry: Entry) -> Outcome:
