@@ -30,7 +30,8 @@ class Demand:
         self._rates = [0.0] * len(self._sizes)
         self._measured_at: float | None = None
         self._hopeful: dict[str, None] = {}
-        self._turn = 0
+        self._renewed: set[str] = set()
+        self._turns = [0] * len(self._sizes)
         self.hope_for(self._pool_of)
 
     def pool_of(self, queue: str) -> int | None:
@@ -43,12 +44,16 @@ class Demand:
         """These may have work. Whether any of them is served here."""
         served = [queue for queue in queues if self.pool_of(queue) is not None]
         self._hopeful.update(dict.fromkeys(served))
+        self._renewed.update(served)
         return bool(served)
 
     def answered(self, asked: dict[str, int], got: dict[str, int]) -> None:
-        """A claim was answered. A queue that gave less than it was asked for is empty."""
+        """The last claim was answered. A queue that gave less than it was asked for is empty.
+
+        Unless there has been hope for it since it was asked: that may be work which the claim came too early for.
+        """
         for queue, number in asked.items():
-            if got.get(queue, 0) < number:
+            if got.get(queue, 0) < number and queue not in self._renewed:
                 self._hopeful.pop(queue, None)
 
     # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -81,7 +86,7 @@ class Demand:
         """How many jobs of each queue to ask for, at most so many in all."""
         self._measure(now)
         wanted: dict[str, int] = {}
-        self._turn += 1
+        self._renewed.clear()
         for pool, size in enumerate(self._sizes):
             queues = [queue for queue in self._hopeful if self.pool_of(queue) == pool]
             if not queues:
@@ -92,7 +97,8 @@ class Demand:
             if room > 0 and (room * 2 >= ahead or self._ahead[pool] == 0):
                 room = min(room, most)
                 most -= room
-                wanted |= share(room, queues, self._turn)
+                wanted |= share(room, queues, self._turns[pool])
+                self._turns[pool] += 1
         return wanted
 
     def _measure(self, now: float) -> None:

@@ -1,0 +1,239 @@
+"""Demand: never more than there is room for, and every queue that may have work gets its turn."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from holdfast.worker.demand import MOST_AHEAD, Demand
+from holdfast.worker.slots import Pool, Slots, make_slots
+
+PLENTY = 10_000
+
+
+def work_off(demand: Demand, pool: int, jobs: int) -> None:
+    for _ in range(jobs):
+        demand.fetched(pool)
+        demand.started(pool)
+        demand.finished(pool)
+
+
+# ── room ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_at_first_all_free_slots_are_asked_for() -> None:
+    demand = Demand(make_slots({"high": 4, "low": 1}))
+    assert demand.wanted(0.0, PLENTY) == {"high": 4, "low": 1}
+
+
+def test_pools_are_apart() -> None:
+    demand = Demand(make_slots({"high": 2, "low": 1}))
+    for _ in range(2):
+        demand.fetched(0)
+        demand.started(0)
+    assert not demand.has_slot(0)
+    assert demand.has_slot(1)
+    assert demand.wanted(0.0, PLENTY) == {"low": 1}
+    demand.finished(0)
+    assert demand.wanted(0.0, PLENTY) == {"high": 1, "low": 1}
+
+
+def test_no_more_is_asked_for_than_can_be_recorded() -> None:
+    demand = Demand(make_slots({"a": 10, "b": 10}))
+    assert sum(demand.wanted(0.0, 7).values()) == 7
+    assert demand.wanted(0.0, 0) == {}
+
+
+def test_a_pool_whose_jobs_are_slow_fetches_nothing_ahead() -> None:
+    demand = Demand(make_slots({"a": 2}))
+    demand.wanted(0.0, PLENTY)
+    work_off(demand, 0, 10)  # ten a second: half a job in the time that is fetched ahead
+    assert demand.wanted(1.0, PLENTY) == {"a": 2}
+
+
+def test_a_pool_whose_jobs_are_fast_fetches_ahead_but_not_without_bound() -> None:
+    demand = Demand(make_slots({"a": 2}))
+    demand.wanted(0.0, PLENTY)
+    now, asked = 0.0, 0
+    for _ in range(20):
+        now += 0.1
+        work_off(demand, 0, 1000)  # 10,000 a second
+        asked = demand.wanted(now, PLENTY)["a"]
+    assert 400 <= asked <= 502
+    for _ in range(20):
+        now += 0.001
+        work_off(demand, 0, 1000)  # a million a second
+        asked = demand.wanted(now, PLENTY)["a"]
+    assert asked == MOST_AHEAD + 2
+
+
+def test_when_jobs_become_slow_nothing_is_fetched_ahead_any_more_at_once() -> None:
+    demand = Demand(make_slots({"a": 1}))
+    demand.wanted(0.0, PLENTY)
+    work_off(demand, 0, 100)
+    assert demand.wanted(0.01, PLENTY)["a"] > 100
+    assert demand.wanted(0.05, PLENTY) == {"a": 1}
+
+
+def test_a_claim_waits_until_half_of_what_was_fetched_is_used_up() -> None:
+    demand = Demand(make_slots({"a": 1}))
+    demand.wanted(0.0, PLENTY)
+    work_off(demand, 0, 100)
+    asked = demand.wanted(0.01, PLENTY)["a"]
+    for _ in range(asked):
+        demand.fetched(0)
+    demand.started(0)
+    assert demand.wanted(0.0105, PLENTY) == {}
+    left = asked - 1
+    while not (again := demand.wanted(0.0105, PLENTY)):
+        demand.finished(0)
+        demand.started(0)
+        left -= 1
+    assert left >= asked // 2 - 2, "there is work until the answer comes"
+    assert again["a"] <= asked - left
+
+
+# ── hope ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_empty_queue_is_not_asked_again_until_there_is_hope() -> None:
+    demand = Demand(make_slots({"a": 2, "b": 2}))
+    wanted = demand.wanted(0.0, PLENTY)
+    demand.answered(wanted, {"a": 2, "b": 1})
+    assert demand.wanted(0.0, PLENTY) == {"a": 2}
+    assert demand.hope_for(["b"])
+    assert demand.wanted(0.0, PLENTY) == {"a": 2, "b": 2}
+
+
+def test_hope_that_comes_while_a_claim_is_under_way_is_not_forgotten_when_it_is_answered() -> None:
+    """The claim may have looked before the job was there."""
+    demand = Demand(make_slots({"a": 2}))
+    wanted = demand.wanted(0.0, PLENTY)
+    demand.hope_for(["a"])
+    demand.answered(wanted, {})
+    wanted = demand.wanted(0.0, PLENTY)
+    assert wanted == {"a": 2}
+    demand.answered(wanted, {})
+    assert demand.wanted(0.0, PLENTY) == {}
+
+
+def test_queues_that_are_not_served_here_give_no_hope() -> None:
+    demand = Demand(make_slots({"a": 2}))
+    assert not demand.hope_for(["other"])
+    assert demand.pool_of("other") is None
+    assert "other" not in demand.wanted(0.0, PLENTY)
+
+
+def test_a_worker_for_all_queues_learns_of_them_as_they_come() -> None:
+    demand = Demand(make_slots(None, 4))
+    assert demand.wanted(0.0, PLENTY) == {}
+    assert demand.hope_for(["new"])
+    assert demand.wanted(0.0, PLENTY) == {"new": 4}
+
+
+def test_with_one_slot_every_queue_has_its_turn() -> None:
+    """However often it is asked in vain between two claims, while the slot is taken."""
+    for queues in (2, 3, 4):
+        for idle_looks in range(4):
+            demand = Demand(make_slots([f"q{number}" for number in range(queues)], 1))
+            served: Counter[str] = Counter()
+            for _ in range(12):
+                (queue,) = demand.wanted(0.0, PLENTY)
+                served[queue] += 1
+                demand.fetched(0)
+                demand.started(0)
+                for _ in range(idle_looks):
+                    assert demand.wanted(0.0, PLENTY) == {}
+                demand.finished(0)
+            assert set(served.values()) == {12 // queues}
+
+
+# ── any history ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class AnyHistory(RuleBasedStateMachine):
+    """Jobs come, start and end in any order; what is asked for never exceeds the room."""
+
+    @initialize(
+        sizes=st.lists(st.integers(1, 4), min_size=1, max_size=3), common=st.none() | st.integers(1, 4), data=st.data()
+    )
+    def begin(self, sizes: list[int], common: int | None, data: st.DataObject) -> None:
+        pools = [Pool(size, (f"q{number}", f"r{number}")) for number, size in enumerate(sizes)]
+        if common is not None:
+            pools.append(Pool(common))
+        self.sizes = [pool.size for pool in pools]
+        self.demand = Demand(Slots(tuple(pools)))
+        self.now = 0.0
+        self.waiting = [0] * len(pools)
+        self.running = [0] * len(pools)
+        self.queues = [*(f"{letter}{number}" for number in range(len(sizes)) for letter in "qr"), "x", "y"]
+
+    @rule(names=st.data())
+    def hope(self, names: st.DataObject) -> None:
+        self.demand.hope_for(names.draw(st.lists(st.sampled_from(self.queues))))
+
+    @rule(passed=st.sampled_from([0.0, 0.001, 0.01, 1.0]), most=st.integers(0, 50), data=st.data())
+    def claim(self, passed: float, most: int, data: st.DataObject) -> None:
+        self.now += passed
+        wanted = self.demand.wanted(self.now, most)
+        assert sum(wanted.values()) <= most
+        asked: Counter[int] = Counter()
+        for queue, number in wanted.items():
+            pool = self.demand.pool_of(queue)
+            assert pool is not None
+            assert number > 0
+            asked[pool] += number
+        for pool, number in asked.items():
+            assert self.waiting[pool] + self.running[pool] + number <= self.sizes[pool] + MOST_AHEAD
+        got = {queue: data.draw(st.integers(0, min(number, 5))) for queue, number in wanted.items()}
+        for queue, number in got.items():
+            pool = self.demand.pool_of(queue)
+            assert pool is not None
+            for _ in range(number):
+                self.demand.fetched(pool)
+                self.waiting[pool] += 1
+        self.demand.answered(wanted, got)
+        emptied = {queue for queue, number in wanted.items() if got[queue] < number}
+        assert not emptied & set(self.demand.wanted(self.now, PLENTY))
+
+    @precondition(lambda self: any(self.waiting))
+    @rule(data=st.data(), is_dropped=st.booleans())
+    def start_or_drop(self, data: st.DataObject, is_dropped: bool) -> None:
+        pool = data.draw(st.sampled_from([pool for pool, number in enumerate(self.waiting) if number]))
+        self.waiting[pool] -= 1
+        if is_dropped or not self.demand.has_slot(pool):
+            self.demand.dropped(pool)
+        else:
+            self.demand.started(pool)
+            self.running[pool] += 1
+
+    @precondition(lambda self: any(self.running))
+    @rule(data=st.data())
+    def finish(self, data: st.DataObject) -> None:
+        pool = data.draw(st.sampled_from([pool for pool, number in enumerate(self.running) if number]))
+        self.demand.finished(pool)
+        self.running[pool] -= 1
+
+    @invariant()
+    def no_pool_runs_more_than_its_size(self) -> None:
+        if hasattr(self, "sizes"):
+            assert self.demand.running == sum(self.running)
+            for pool, size in enumerate(self.sizes):
+                assert self.running[pool] <= size
+                assert self.demand.has_slot(pool) is (self.running[pool] < size)
+
+
+TestAnyHistory = AnyHistory.TestCase
+
+
+@given(st.integers(1, 20), st.integers(0, 20))
+def test_free_slots_are_always_asked_for_while_there_is_hope(size: int, running: int) -> None:
+    demand = Demand(make_slots({"a": size}))
+    for _ in range(min(running, size)):
+        demand.fetched(0)
+        demand.started(0)
+    free = size - min(running, size)
+    assert demand.wanted(0.0, PLENTY) == ({"a": free} if free else {})
