@@ -26,6 +26,7 @@ from benchmarks import (
     single,
     snapshot,
     statements,
+    working,
 )
 from benchmarks.disk import file_system, is_real_disk
 from benchmarks.machine import describe
@@ -56,6 +57,7 @@ MEASUREMENTS = {
     "snapshot": Measurement(snapshot.measure, ("postgres",)),
     "statements": Measurement(statements.measure, ("postgres",)),
     "busy": Measurement(busy.measure),
+    "working": Measurement(working.measure),
 }
 _RESULTS = Path(__file__).parent / "results"
 _USUAL_FOLDER = Path("/var/tmp") if Path("/var/tmp").is_dir() else Path.cwd()

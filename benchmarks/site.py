@@ -31,6 +31,14 @@ class Site(Protocol):
         """How large it is, and what waits to be cleaned up."""
         ...
 
+    async def span(self) -> tuple[int, float]:
+        """How many jobs have ended, and the seconds from the first start to the last end."""
+        ...
+
+    async def queries(self) -> float:
+        """The statements that its server has executed so far; less than nothing where nobody counts them."""
+        ...
+
     def server_cpu(self) -> float | None:
         """The CPU seconds that its server has spent so far; None where there is none."""
         ...

@@ -26,6 +26,7 @@ class Sizes:
     snapshot_jobs: int = 200_000
     statement_jobs: int = 10_000
     busy_jobs: int = 20_000
+    worker_jobs: int = 200_000
 
 
 FULL = Sizes()
@@ -45,4 +46,5 @@ QUICK = Sizes(
     snapshot_jobs=20_000,
     statement_jobs=1_000,
     busy_jobs=1_000,
+    worker_jobs=20_000,
 )

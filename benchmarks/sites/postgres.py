@@ -64,6 +64,12 @@ select
 from pg_stat_user_tables
 where schemaname = 'holdfast' and relname = 'jobs'
 """
+_SPAN = "select count(*), max(finished_at) - min(started_at) from holdfast.jobs where finished_at is not null"
+_QUERIES = """
+select sum(calls) from pg_stat_statements
+where toplevel and dbid = (select oid from pg_database where datname = current_database())
+  and query !~* '^(begin|commit|set|show|reset|deallocate|select sum)'
+"""
 _READY, _COMPLETED = 2, 4
 _LONG_AGO = 1_700_000_000_000_000
 
@@ -99,6 +105,22 @@ class PostgresSite:
         try:
             (row,) = await connection.fetch(_VITALS)
             return {name: float(value) for name, value in row.items()}
+        finally:
+            await connection.close()
+
+    async def span(self) -> tuple[int, float]:
+        connection = await asyncpg.connect(self.url)
+        try:
+            ((jobs, microseconds),) = await connection.fetch(_SPAN)
+            return jobs, microseconds / 1e6
+        finally:
+            await connection.close()
+
+    async def queries(self) -> float:
+        """What was sent: statements inside functions are not counted, and neither is this one."""
+        connection = await asyncpg.connect(self.url)
+        try:
+            return float(await connection.fetchval(_QUERIES) or 0)
         finally:
             await connection.close()
 

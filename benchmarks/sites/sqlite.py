@@ -36,6 +36,7 @@ from numbers
 _COUNT = """
 insert into holdfast_queues (name, waiting, last_place, declared_bound, scheduled_bound) values (?, ?, ?, ?, ?)
 """
+_SPAN = "select count(*), max(finished_at) - min(started_at) from holdfast_jobs where finished_at is not null"
 _READY, _COMPLETED = 2, 4
 _LONG_AGO = 1_700_000_000_000_000
 _PRAGMAS = ("journal_mode", "synchronous", "cache_size", "page_size", "wal_autocheckpoint")
@@ -77,6 +78,17 @@ class SqliteSite:
             "file MB": self.path.stat().st_size / 1e6,
             "wal MB": wal.stat().st_size / 1e6 if wal.exists() else 0.0,
         }
+
+    async def span(self) -> tuple[int, float]:
+        connection = Connection(self.path)
+        try:
+            ((jobs, microseconds),) = connection.execute(_SPAN)
+            return jobs, microseconds / 1e6
+        finally:
+            connection.close()
+
+    async def queries(self) -> float:
+        return -1.0
 
     def server_cpu(self) -> None:
         return None

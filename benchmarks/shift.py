@@ -1,0 +1,75 @@
+"""A shift: real worker processes, or limit programs, at work on one database, until all of its jobs are done."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.site import Sample, Site
+from holdfast.job import JobState
+from holdfast.store import Filter
+
+_ROOT = Path(__file__).parents[1]
+_PATIENCE = 120.0
+_UNFINISHED = Filter(states=frozenset({JobState.PENDING, JobState.ACTIVE, JobState.RETRYING}))
+
+
+@contextmanager
+def running_worker(site: Site, processes: int, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+    """`holdfast worker` as a user starts it, on this database."""
+    command = [sys.executable, "-m", "holdfast", "worker", "benchmarks.jobs:hf", "--processes", str(processes)]
+    with _running([*command, "--log-level", "ERROR", *options], site) as process:
+        yield process
+
+
+@contextmanager
+def running_programs(site: Site, processes: int) -> Iterator[None]:
+    """As many limit programs."""
+    if processes == 0:
+        yield
+        return
+    with _running([sys.executable, "-m", "benchmarks.program", site.url], site):
+        with running_programs(site, processes - 1):
+            yield
+
+
+@contextmanager
+def _running(command: list[str], site: Site) -> Iterator[subprocess.Popen[bytes]]:
+    environment = {**os.environ, "HOLDFAST_URL": site.url}
+    process = subprocess.Popen(command, cwd=_ROOT, env=environment, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+async def wait_until_done(site: Site) -> None:
+    """Without disturbing much: a look at a counter now and then."""
+    store = site.make_store()
+    try:
+        deadline = time.monotonic() + _PATIENCE
+        while time.monotonic() < deadline:
+            await asyncio.sleep(0.2)
+            if not await store.count(_UNFINISHED):
+                return
+        raise TimeoutError("The jobs are not done.")
+    finally:
+        await store.close()
+
+
+async def span_of(site: Site) -> Sample:
+    """How fast they were: from the first start to the last end, as the store has them."""
+    jobs, seconds = await site.span()
+    return {"jobs/s": jobs / seconds}
