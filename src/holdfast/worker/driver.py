@@ -16,7 +16,7 @@ class Driven(Generic[Result]):
     groups and timeouts inside it clean up as they do for a cancellation, and the asyncio task itself is not cancelled.
     """
 
-    __slots__ = ("_coroutine", "_on_cpu", "_slot", "_task", "_thrown")
+    __slots__ = ("_cancels", "_coroutine", "_on_cpu", "_slot", "_task", "_thrown")
 
     def __init__(
         self,
@@ -30,12 +30,14 @@ class Driven(Generic[Result]):
         self._on_cpu = on_cpu
         self._slot = slot
         self._thrown: BaseException | None = None
+        self._cancels = 0
         self._task = task
 
     def throw(self, error: BaseException) -> None:
         """Wake the coroutine with this exception. Nothing if it has ended."""
         if self._task is not None and not self._task.done():
             self._thrown = error
+            self._cancels += 1
             self._task.cancel()
 
     def __await__(self) -> Generator[Any, None, Result]:
@@ -54,15 +56,19 @@ class Driven(Generic[Result]):
                 try:
                     yield awaited
                     error = None
-                except asyncio.CancelledError as cancelled:
-                    error = self._take_thrown() or cancelled
                 except BaseException as other:
                     error = other
+                # Also if it was not woken by a cancellation: what it waits for may have swallowed that.
+                if self._thrown is not None:
+                    error = self._take(self._thrown, error)
         finally:
             self._task = None
 
-    def _take_thrown(self) -> BaseException | None:
-        thrown, self._thrown = self._thrown, None
-        if thrown is not None and self._task is not None:
+    def _take(self, thrown: BaseException, woken_by: BaseException | None) -> BaseException:
+        assert self._task is not None
+        for _ in range(self._cancels):
             self._task.uncancel()
+        self._thrown, self._cancels = None, 0
+        if woken_by is not None and not isinstance(woken_by, asyncio.CancelledError):
+            thrown.__context__ = woken_by
         return thrown
