@@ -42,11 +42,9 @@ _SLOTS_AT: Final = _TOKENS_AT + 16 * MOST_CLAIMS
 _SLOT_SIZE: Final = 192
 _CLAIM: Final = struct.Struct("=16s16sIIIIIB")  # id, token, attempt, max_attempts, crashes, waits, pool_tries, delivery
 _KIND: Final = struct.Struct("=Bdd?70s")  # kind, base and cap of its backoff, whether with jitter, the task's name
-_RUN: Final = struct.Struct("@dd")  # started_at, overdue_at
-_PID: Final = struct.Struct("@i")
+_RUN: Final = struct.Struct("@ddi")  # started_at, overdue_at, pid
 _PHASE_AT: Final = 0
 _RUN_AT: Final = 8
-_PID_AT: Final = 24
 _CLAIM_AT: Final = 32
 _KIND_AT: Final = 96
 _DELIVERIES: Final = tuple(Delivery)
@@ -194,8 +192,7 @@ class Recorder:
 
     def started(self, slot: int, started_at: float, overdue_at: float, pid: int = 0) -> None:
         at = self._offsets[slot]
-        _RUN.pack_into(self._buffer, at + _RUN_AT, started_at, overdue_at)
-        _PID.pack_into(self._buffer, at + _PID_AT, pid)
+        _RUN.pack_into(self._buffer, at + _RUN_AT, started_at, overdue_at, pid)
         self._bytes[at + _PHASE_AT] = Phase.STARTED
         if overdue_at < self._overdue_at:
             self._write_overdue(overdue_at)
@@ -261,8 +258,7 @@ def _read_slot(seen: bytes, slot: int) -> Entry:
     phase = Phase(seen[_PHASE_AT])
     id, token, attempt, most, crashes, waits, pool_tries, delivery = _CLAIM.unpack_from(seen, _CLAIM_AT)
     place, base, cap, jitter, name = _KIND.unpack_from(seen, _KIND_AT)
-    started_at, overdue_at = _RUN.unpack_from(seen, _RUN_AT)
-    (pid,) = _PID.unpack_from(seen, _PID_AT)
+    started_at, overdue_at, pid = _RUN.unpack_from(seen, _RUN_AT)
     return Entry(
         slot=slot,
         phase=phase,

@@ -101,27 +101,25 @@ class Plans:
 
 
 class Run:
-    """One attempt."""
+    """One attempt. What it usually does not have stands in the class: tens of thousands are made in a second."""
 
-    __slots__ = (
-        "context",
-        "driven",
-        "handle",
-        "is_taken",
-        "is_waiting",
-        "is_written_off",
-        "job",
-        "place",
-        "plan",
-        "pool",
-        "slot",
-        "soft_at",
-        "started_at",
-        "stop",
-        "stop_reason",
-        "stopper",
-        "work",
-    )
+    started_at = 0.0
+    soft_at = 0.0
+    context: Context | None = None
+    handle: asyncio.Task[None] | None = None
+    driven: Driven[Any] | None = None
+    work: Work | None = None
+    stopper: Callable[[BaseException], None] | None = None
+    """Makes an exception appear in it, if it runs elsewhere than on the loop."""
+    stop: type[Outcome] | None = None
+    """Why it was asked to stop, if it was: what will be said to have come of it."""
+    stop_reason = ""
+    is_written_off = False
+    """What came of it was decided without waiting for it."""
+    is_waiting = False
+    """It was fetched ahead, and there is no slot for it yet."""
+    is_taken = False
+    """The job is not ours any more: nobody wants to know what comes of this."""
 
     def __init__(self, job: ClaimedJob, plan: Plan, place: Place, slot: int, pool: int) -> None:
         self.job = job
@@ -129,23 +127,6 @@ class Run:
         self.place = place
         self.slot = slot
         self.pool = pool
-        self.started_at = 0.0
-        self.soft_at = 0.0
-        self.context: Context | None = None
-        self.handle: asyncio.Task[None] | None = None
-        self.driven: Driven[Any] | None = None
-        self.work: Work | None = None
-        self.stopper: Callable[[BaseException], None] | None = None
-        """Makes an exception appear in it, if it runs elsewhere than on the loop."""
-        self.stop: type[Outcome] | None = None
-        """Why it was asked to stop, if it was: what will be said to have come of it."""
-        self.stop_reason = ""
-        self.is_written_off = False
-        """What came of it was decided without waiting for it."""
-        self.is_waiting = False
-        """It was fetched ahead, and there is no slot for it yet."""
-        self.is_taken = False
-        """The job is not ours any more: nobody wants to know what comes of this."""
 
     def begin_at(self, now: float) -> None:
         """Its time is counted from now on."""

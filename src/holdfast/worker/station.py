@@ -82,7 +82,7 @@ class Station:
         self._settler = Settler(engine, self._settled)
         self._ahead: list[deque[Run]] = [deque() for _ in slots.pools]
         self._fetched_at: deque[tuple[float, Run]] = deque()
-        self._running: dict[UUID, Run] = {}
+        self._running: dict[int, Run] = {}
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -138,26 +138,26 @@ class Station:
 
     def cancel(self, ids: Iterable[UUID]) -> None:
         """Their cancellation was asked for."""
-        for id in ids:
-            run = self._running.get(id)
-            if run is not None:
-                run.cancel("")
+        for run in self._runs_of(ids):
+            run.cancel("")
 
     def drop(self, ids: Iterable[UUID]) -> None:
         """They are not ours any more: what comes of them is nobody's business."""
-        for id in ids:
-            run = self._running.get(id)
-            if run is not None:
-                run.is_taken = True
-                run.interrupt()
+        for run in self._runs_of(ids):
+            run.is_taken = True
+            run.interrupt()
 
     def drop_all(self) -> None:
         """None of our jobs is ours any more."""
-        self.drop(list(self._running))
+        self.drop([run.job.id for run in self._running.values()])
 
     def find(self, job: UUID) -> Run | None:
         """The run of a job, if it runs here. From any thread."""
-        return self._running.get(job)
+        return next(iter(self._runs_of([job])), None)
+
+    def _runs_of(self, ids: Iterable[UUID]) -> list[Run]:
+        wanted = frozenset(ids)
+        return [run for run in list(self._running.values()) if run.job.id in wanted]
 
     # ── fetching ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -231,7 +231,7 @@ class Station:
         run.is_waiting = False
         run.begin_at(now)
         self._recorder.started(run.slot, now, now + run.plan.hard)
-        self._running[run.job.id] = run
+        self._running[run.slot] = run
         if run.soft_at < self._soft_at:
             self._soft_at = run.soft_at
             self._loop.call_at(run.soft_at, self._time_out)
@@ -242,8 +242,7 @@ class Station:
         job, pool = run.job, run.pool
         self._recorder.finished(run.slot)
         self.finished += 1
-        if self._running.get(job.id) is run:
-            del self._running[job.id]
+        del self._running[run.slot]
         self._demand.finished(pool)
         if run.is_taken:
             self._recorder.settled(run.slot)
@@ -331,11 +330,10 @@ class Station:
         self._wake.set()
 
     async def _look_for_cancellations(self, ids: frozenset[UUID]) -> None:
-        mine = [id for id in self._running if not ids or id in ids]
-        if mine:
-            records = await self._engine.store.get(mine)
-            for record in records:
-                if record.cancel_requested_at is not None and (run := self._running.get(record.id)) is not None:
+        mine = [run.job.id for run in self._running.values() if not ids or run.job.id in ids]
+        for record in await self._engine.store.get(mine) if mine else []:
+            if record.cancel_requested_at is not None:
+                for run in self._runs_of([record.id]):
                     run.cancel(record.cancel_reason or "")
 
     async def _turn(self) -> None:
