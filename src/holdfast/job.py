@@ -90,17 +90,18 @@ class Failure(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         set_field = msgspec.structs.force_setattr
-        set_field(self, "error_type", _storable(self.error_type)[:200])
-        set_field(self, "message", _storable(self.message)[:LONGEST_MESSAGE])
+        set_field(self, "error_type", storable(self.error_type)[:200])
+        set_field(self, "message", storable(self.message)[:LONGEST_MESSAGE])
         if self.traceback is not None:
-            set_field(self, "traceback", _storable(self.traceback)[-LONGEST_TRACEBACK:])
+            set_field(self, "traceback", storable(self.traceback)[-LONGEST_TRACEBACK:])
 
 
 LONGEST_MESSAGE: Final = 4_000
 LONGEST_TRACEBACK: Final = 32_000
 
 
-def _storable(text: str) -> str:
+def storable(text: str) -> str:
+    """A text from anywhere, with a mark in place of what no database can hold."""
     return text.encode("utf-8", "replace").decode().replace("\0", "\ufffd")
 
 

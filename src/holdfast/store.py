@@ -21,7 +21,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.errors import InvalidOption, QueueFull
-from holdfast.job import Attempt, ClaimedJob, Failure, FailureKind, JobRecord, JobState, NewJob
+from holdfast.job import Attempt, ClaimedJob, Failure, FailureKind, JobRecord, JobState, NewJob, storable
 from holdfast.lifecycle import Transition
 from holdfast.liveness import Sighting
 from holdfast.outcome import Crashed
@@ -30,6 +30,7 @@ from holdfast.span import Span, parse_span
 DEFAULT_BOUND: Final = 100_000
 LARGEST_BATCH: Final = 10_000
 LARGEST_PAGE: Final = 1_000
+LONGEST_NOTE: Final = 200
 LONGEST_HISTORY: Final = 100
 """Attempts remembered per job; the oldest go first."""
 WORKER_RETENTION: Final = timedelta(hours=1)
@@ -135,6 +136,28 @@ class Beaten(msgspec.Struct, frozen=True):
     """Jobs of yours whose cancellation was asked for."""
     released: list[UUID] = []
     """Jobs the store thought you held; they were given back."""
+
+
+class ProgressReport(msgspec.Struct, frozen=True):
+    """What a running job says of itself, under the token of its claim. A note that is too long is cut."""
+
+    id: UUID
+    token: UUID
+    done: float
+    total: float | None = None
+    note: str = ""
+
+    def __post_init__(self) -> None:
+        msgspec.structs.force_setattr(self, "note", storable(self.note)[:LONGEST_NOTE])
+
+
+class Progress(msgspec.Struct, frozen=True):
+    """How far a job has come, as its task has told it: `done` of `total`, if it knows that, and when it said so."""
+
+    done: float
+    total: float | None
+    note: str
+    at: datetime
 
 
 class NewWorker(msgspec.Struct, frozen=True):
@@ -319,6 +342,25 @@ class JobVerbs(Protocol):
         ...
 
 
+class ProgressVerbs(Protocol):
+    """How far jobs have come. It is for people to look at: nothing depends on it, and it is not waited for on disk."""
+
+    async def report_progress(self, reports: Sequence[ProgressReport]) -> None:
+        """Keep the last report of each job.
+
+        One counts if its token is that of the job's last claim, also when that has been settled meanwhile. If the job
+        was taken away, or is held by somebody else, the report is dropped in silence.
+        """
+        ...
+
+    async def progress(self, ids: Sequence[UUID]) -> dict[UUID, Progress]:
+        """What was last reported in the last run of each job; nothing of those that did not report in it.
+
+        It can be read until the job runs again, also after its end, and goes with the job.
+        """
+        ...
+
+
 class SteeringVerbs(Protocol):
     """What people do with jobs. Each id gets its own ruling; what a state does not allow is left as it is."""
 
@@ -439,7 +481,7 @@ class ReadingVerbs(Protocol):
         ...
 
 
-class Store(JobVerbs, SteeringVerbs, WorkerVerbs, QueueVerbs, TaskVerbs, ReadingVerbs, Protocol):
+class Store(JobVerbs, ProgressVerbs, SteeringVerbs, WorkerVerbs, QueueVerbs, TaskVerbs, ReadingVerbs, Protocol):
     """Everything a database must do for Holdfast."""
 
     async def open(self) -> None:

@@ -46,6 +46,8 @@ from holdfast.store import (
     Filter,
     Held,
     NewWorker,
+    Progress,
+    ProgressReport,
     Pruned,
     Queue,
     QueueRecord,
@@ -280,6 +282,15 @@ class StoreMachine(RuleBasedStateMachine):
         claiming = frozenset(claim.token for n, claim in enumerate(self.claims) if is_claiming and n % 4 in dropped)
         self.both(lambda store: store.beat(worker, Held(jobs, claiming)), _beaten)
 
+    @rule(beats=st.integers(1, 3))
+    def lose_the_answer_to_a_claim(self, beats: int) -> None:
+        """What a worker does not know of is given back, but not before its second beat."""
+        self.clock.advance(timedelta(seconds=1))
+        self.claim(0, 1, 1)
+        for _ in range(beats):
+            self.clock.advance(timedelta(seconds=1))
+            self.both(lambda store: store.beat(self.worker(0), Held({})), _beaten)
+
     @rule(
         pick=picks,
         end=st.sampled_from(["rescue", "late rescue", "bury", "depart"]),
@@ -299,6 +310,14 @@ class StoreMachine(RuleBasedStateMachine):
             case _:
                 self.both(lambda store: store.depart(worker), sorted)
         self.register()
+
+    @rule(numbers=some_picks, done=st.integers(0, 9), wait=spans)
+    def report_progress(self, numbers: list[int], done: int, wait: timedelta) -> None:
+        """For claims of any age, so stale ones too."""
+        claims = [self.claims[-1 - number % len(self.claims)] for number in numbers] if self.claims else []
+        reports = [ProgressReport(claim.id, claim.token, done + n, 10, f"note {n}") for n, claim in enumerate(claims)]
+        self.clock.advance(wait)
+        self.both(lambda store: store.report_progress(reports))
 
     # ── time, people ─────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -413,6 +432,7 @@ class Picture(msgspec.Struct):
     sightings: list[Sighting]
     order: dict[str, list[UUID]]
     finished: list[UUID]
+    progress: dict[UUID, Progress]
 
 
 async def _picture(store: Store, ids: list[UUID], has_reborn: bool) -> Picture:
@@ -436,6 +456,7 @@ async def _picture(store: Store, ids: list[UUID], has_reborn: bool) -> Picture:
         ),
         order={queue: [job.id for job in ready if job.queue == queue] for queue in ("a", "b")},
         finished=[job.id for job in await store.finished(ids)],
+        progress=await store.progress(ids),
     )
 
 
@@ -529,6 +550,7 @@ begin
         delete from holdfast.jobs;
         delete from holdfast.keys;
         delete from holdfast.failures;
+        delete from holdfast.progress;
         delete from holdfast.queues;
         delete from holdfast.workers;
         delete from holdfast.tasks;

@@ -25,6 +25,8 @@ from holdfast.store import (
     Hint,
     HintKind,
     Page,
+    Progress,
+    ProgressReport,
     Pruned,
     Ruling,
     Settled,
@@ -99,6 +101,26 @@ class StaleSettlementStillWritesHistory(MemoryStore):
         if answer is Settled.STALE and (job := self._jobs.get(settlement.id)):
             self._record(job, lifecycle.ended_attempt(job, settlement.transition, now))
         return answer
+
+
+class ProgressIgnoresTheToken(MemoryStore):
+    async def report_progress(self, reports: Sequence[ProgressReport]) -> None:
+        tokens = {job.id: job.token for job in self._jobs.values()}
+        await super().report_progress(
+            [replace(report, token=tokens.get(report.id) or UUID(int=1)) for report in reports]
+        )
+
+
+class ProgressOutlivesItsRun(MemoryStore):
+    async def progress(self, ids: Sequence[UUID]) -> dict[UUID, Progress]:
+        return {id: self._progress[id][1] for id in ids if id in self._progress}
+
+
+class ProgressOutlivesItsJob(MemoryStore):
+    def _forget(self, id: UUID) -> None:
+        kept = dict(self._progress)
+        super()._forget(id)
+        self._progress = kept
 
 
 # ── claims ───────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -515,6 +537,9 @@ MUTANTS = [
     Mutant(RepeatedSettlementIsStale, "test_racing_settlements_of_one_claim_apply_once"),
     Mutant(SettlementForgetsTheToken, "test_a_repeated_settlement_is_recognised_after_the_job_has_ripened"),
     Mutant(StaleSettlementStillWritesHistory, "test_a_stale_settlement_changes_nothing"),
+    Mutant(ProgressIgnoresTheToken, "test_a_report_under_a_token_that_is_not_the_job_s_is_dropped"),
+    Mutant(ProgressOutlivesItsRun, "test_a_new_run_starts_anew"),
+    Mutant(ProgressOutlivesItsJob, "test_it_goes_with_its_job"),
     Mutant(ClaimHandsAJobTwice, "test_racing_claimers_never_share_a_job_and_together_get_all"),
     Mutant(ClaimIgnoresPriority, "test_the_more_important_goes_first"),
     Mutant(ClaimTakesTheNewestFirst, "test_equal_priorities_go_in_the_order_of_becoming_ready"),

@@ -73,9 +73,13 @@ def fill(connection: psycopg.Connection, finished: int = FINISHED) -> None:
         insert into holdfast.failures (job, run, generation, ended_at, kind, error_type, message)
         select holdfast_test_id(4, n), 1, 0, 1, 'error', 'Error', 'no' from generate_series(1, 50000) as n
     """)
+    connection.execute("""
+        insert into holdfast.progress (job, run, done, note, at)
+        select holdfast_test_id(4, n), 1, 1, '', 1 from generate_series(1, 50000) as n
+    """)
 
 
 def empty(connection: psycopg.Connection) -> None:
     """Row by row: to truncate a table would make everybody forget the plans for it."""
-    for table in ("jobs", "keys", "failures", "workers", "queues"):
+    for table in ("jobs", "keys", "failures", "progress", "workers", "queues"):
         connection.execute(f"delete from holdfast.{table}".encode())

@@ -28,7 +28,7 @@ NOT_PREPARED: Final = {
     "recognise": "asks the catalogs",
     "notify": "reads nothing",
 }
-_LARGE: Final = {"jobs", "keys", "failures"}
+_LARGE: Final = {"jobs", "keys", "failures", "progress"}
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,27 @@ MUTANTS = [
         "test_the_key_holds_after_each_end_until_its_retention_has_passed",
     ),
     Mutant(
+        "reports progress whatever the token",
+        "report_progress",
+        "and token = new.token",
+        "",
+        "test_a_report_under_a_token_that_is_not_the_job_s_is_dropped",
+    ),
+    Mutant(
+        "shows the progress of an earlier run",
+        "progress",
+        "and p.run = (select runs from holdfast.jobs where id = p.job)",
+        "",
+        "test_a_new_run_starts_anew",
+    ),
+    Mutant(
+        "keeps the progress of pruned jobs",
+        "prune",
+        "delete from holdfast.progress where job = any (array(select id from gone))",
+        "delete from holdfast.progress where job = any (array(select id from gone)) and false",
+        "test_it_goes_with_its_job",
+    ),
+    Mutant(
         "claims without locking",
         "claim",
         "for update skip locked",

@@ -37,7 +37,7 @@ INDEXES: Final = {
     "claimed": {"jobs_active"},
     "close_keys": {"keys_of_job"},
     "complete": {"jobs_pkey", "keys_of_job"},
-    "delete": {"jobs_pkey", "failures_of_job"},
+    "delete": {"jobs_pkey", "failures_of_job", "progress_pkey"},
     "find_keys": {"keys_pkey"},
     "held": {"jobs_pkey", "jobs_active"},
     "lock_active_of_worker": {"jobs_pkey", "jobs_active"},
@@ -46,9 +46,11 @@ INDEXES: Final = {
     "lock_orphans": {"jobs_pkey", "jobs_active"},
     "next_due": {"jobs_due"},
     "prunable": {"jobs_pkey", "keys_of_job"},
-    "prune": {"jobs_pkey", "keys_of_job", "failures_of_job"},
+    "progress": {"jobs_pkey", "progress_pkey"},
+    "prune": {"jobs_pkey", "keys_of_job", "failures_of_job", "progress_pkey"},
     "prune_keys": {"keys_ending"},
     "queues": {"jobs_ready", "jobs_delayed"},
+    "report_progress": {"jobs_pkey"},
     "ripen": {"jobs_pkey", "jobs_due"},
     "save": {"jobs_pkey"},
     "select_by_id": {"jobs_pkey"},
@@ -90,7 +92,7 @@ def crowd(postgres: Databases) -> Iterator[Crowd]:
     url = postgres.create_database()
     asyncio.run(_make_tables(url))
     with psycopg.connect(url, autocommit=True) as connection:
-        for table in ("jobs", "keys", "failures"):  # or it would be analyzed when the machine likes
+        for table in ("jobs", "keys", "failures", "progress"):  # or it would be analyzed when the machine likes
             connection.execute(f"alter table holdfast.{table} set (autovacuum_enabled = off)".encode())
         connection.execute("vacuum analyze")
         with closing(Prepared(url)) as since_it_was_empty:
@@ -266,7 +268,7 @@ def a_claim_from_its_floor_walks_over_no_dead_entries(crowd: Crowd) -> None:
 
 def plans_made_after_somebody_analyzed_are_good(crowd: Crowd) -> None:
     """From here on the planner knows the crowd."""
-    crowd.do("vacuum (analyze, index_cleanup on) holdfast.jobs, holdfast.keys, holdfast.failures")
+    crowd.do("vacuum (analyze, index_cleanup on) holdfast.jobs, holdfast.keys, holdfast.failures, holdfast.progress")
     for prepared in (crowd.since_it_was_empty, crowd.since_it_had_few):
         for name in HOT:
             check_cost(name, prepared)

@@ -44,6 +44,8 @@ from holdfast.store import (
     HintKind,
     NewWorker,
     Page,
+    Progress,
+    ProgressReport,
     Pruned,
     PublishedTask,
     Queue,
@@ -76,6 +78,7 @@ class MemoryStore:
         self._hub = HintHub()
         self._jobs: dict[UUID, JobRecord] = {}
         self._history: dict[UUID, list[Attempt]] = {}
+        self._progress: dict[UUID, tuple[int, Progress]] = {}
         self._keys: dict[KeyName, KeyRecord] = {}
         self._queues: dict[str, QueueRecord] = {}
         self._workers: dict[UUID, WorkerRecord] = {}
@@ -191,6 +194,24 @@ class MemoryStore:
             self._ring_for_work([self._put(job, lifecycle.ripen(job)) for job in ripe])
             later = scheduled[len(ripe) :]
             return Tick(len(ripe), len(expired), max(later[0].due_at, now) - now if later else None)
+
+    # ── progress ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def report_progress(self, reports: Sequence[ProgressReport]) -> None:
+        check_batch(len(reports))
+        with self._lock:
+            now = self._clock.now()
+            for report in reports:
+                job = self._jobs.get(report.id)
+                if job is not None and job.token == report.token:
+                    self._progress[job.id] = job.runs, Progress(report.done, report.total, report.note, now)
+
+    async def progress(self, ids: Sequence[UUID]) -> dict[UUID, Progress]:
+        check_batch(len(ids))
+        with self._lock:
+            runs = {id: self._jobs[id].runs for id in ids if id in self._jobs}
+            reported = {id: self._progress[id] for id in runs if id in self._progress}
+            return {id: progress for id, (run, progress) in reported.items() if run == runs[id]}
 
     # ── steering ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -481,6 +502,7 @@ class MemoryStore:
     def _forget(self, id: UUID) -> None:
         self._count(self._jobs.pop(id), -1)
         self._history.pop(id, None)
+        self._progress.pop(id, None)
 
     def _count(self, job: JobRecord | None, by: int) -> None:
         if job is None:

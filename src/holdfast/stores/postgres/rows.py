@@ -12,7 +12,7 @@ import msgspec
 from holdfast.job import Attempt, ClaimedJob, Delivery, Failure, FailureKind, JobRecord, Lane, NewJob, Stage
 from holdfast.keys import KeyKind, KeyName, KeyRecord
 from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
-from holdfast.store import PublishedTask, QueueRecord, TaskDefinition, WorkerRecord
+from holdfast.store import Progress, ProgressReport, PublishedTask, QueueRecord, TaskDefinition, WorkerRecord
 
 _DELIVERIES = (Delivery.AT_LEAST_ONCE, Delivery.AT_MOST_ONCE, Delivery.TRANSACTIONAL)
 _DELIVERY_CODES = {delivery: code for code, delivery in enumerate(_DELIVERIES)}
@@ -276,6 +276,26 @@ def failures(ended: Iterable[tuple[UUID, Attempt]]) -> str:
             }
         )
     return as_json(listed)
+
+
+# ── progress ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def progress_reports(reports: Iterable[ProgressReport]) -> tuple[list[Any], ...]:
+    """Reports as report_progress.sql takes them: the last one of each claim."""
+    last = {(report.id, report.token): report for report in reports}.values()
+    return (
+        [report.id for report in last],
+        [report.token for report in last],
+        [report.done for report in last],
+        [report.total for report in last],
+        [report.note for report in last],
+    )
+
+
+def progress(found: Iterable[Row]) -> dict[UUID, Progress]:
+    """What progress.sql answers."""
+    return {row[0]: Progress(row[1], row[2], row[3], from_microseconds(row[4])) for row in found}
 
 
 # ── queues, workers, tasks ───────────────────────────────────────────────────────────────────────────────────────────

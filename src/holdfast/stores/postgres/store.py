@@ -33,6 +33,8 @@ from holdfast.store import (
     HintKind,
     NewWorker,
     Page,
+    Progress,
+    ProgressReport,
     Pruned,
     PublishedTask,
     Queue,
@@ -161,6 +163,17 @@ class PostgresStore:
             return []
         office = await self._offices.here()
         return await office.settling.run(settlements)
+
+    # ── progress ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def report_progress(self, reports: Sequence[ProgressReport]) -> None:
+        check_batch(len(reports))
+        if reports:
+            await self._change("report_progress", *rows.progress_reports(reports), self._microseconds)
+
+    async def progress(self, ids: Sequence[UUID]) -> dict[UUID, Progress]:
+        check_batch(len(ids))
+        return rows.progress(await self._fetch(statement("progress"), list(ids)))
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any, Final
 from uuid import UUID
@@ -11,7 +12,7 @@ import msgspec
 from holdfast.job import Attempt, ClaimedJob, Delivery, Failure, FailureKind, JobRecord, Lane, NewJob, Stage
 from holdfast.keys import KeyKind, KeyName, KeyRecord
 from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
-from holdfast.store import PublishedTask, QueueRecord, TaskDefinition, WorkerRecord
+from holdfast.store import Progress, ProgressReport, PublishedTask, QueueRecord, TaskDefinition, WorkerRecord
 
 _DELIVERIES = (Delivery.AT_LEAST_ONCE, Delivery.AT_MOST_ONCE, Delivery.TRANSACTIONAL)
 _DELIVERY_CODES = {delivery: code for code, delivery in enumerate(_DELIVERIES)}
@@ -279,6 +280,17 @@ def failure_row(id: UUID, attempt: Attempt) -> Row:
         failure.message,
         failure.traceback,
     )
+
+
+# ── progress ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def progress_row(report: ProgressReport) -> Row:
+    return report.id.bytes, report.token.bytes, report.done, report.total, report.note
+
+
+def read_progress(found: Iterable[Row]) -> dict[UUID, Progress]:
+    return {UUID(bytes=job): Progress(done, total, note, from_microseconds(at)) for job, done, total, note, at in found}
 
 
 # ── queues, workers, tasks ───────────────────────────────────────────────────────────────────────────────────────────

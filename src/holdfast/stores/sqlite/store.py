@@ -29,6 +29,8 @@ from holdfast.store import (
     HintKind,
     NewWorker,
     Page,
+    Progress,
+    ProgressReport,
     Pruned,
     PublishedTask,
     Queue,
@@ -218,6 +220,28 @@ class SqliteStore:
         ((next_due,),) = it.execute("next_due")
         next_in = None if next_due is None else max(from_microseconds(next_due) - it.now, timedelta(0))
         return Tick(len(ripe), len(expired), next_in)
+
+    # ── progress ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def report_progress(self, reports: Sequence[ProgressReport]) -> None:
+        check_batch(len(reports))
+
+        def work(it: Transaction) -> None:
+            it.change_many("report_progress", [rows.progress_row(report) for report in reports], (it.microseconds,))
+
+        await self._writer.run(Operation(work, is_durable=False, weight=len(reports)))
+
+    async def progress(self, ids: Sequence[UUID]) -> dict[UUID, Progress]:
+        check_batch(len(ids))
+        await self.open()
+
+        def question(connection: Connection) -> dict[UUID, Progress]:
+            found: dict[UUID, Progress] = {}
+            for chunk in chunks([id.bytes for id in ids]):
+                found |= rows.read_progress(connection.execute(statement("progress", len(chunk)), chunk))
+            return found
+
+        return await self._reader.read(question)
 
     # ── steering ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

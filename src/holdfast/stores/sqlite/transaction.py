@@ -295,9 +295,10 @@ class Transaction:
                 self.change("trim_history", (id.bytes, LONGEST_HISTORY))
 
     def delete(self, ids: Sequence[UUID]) -> None:
-        """Final jobs, with their history. They are in no counter any more."""
+        """Final jobs, with their history and their progress. They are in no counter any more."""
         self.change_many("discard", [(id.bytes,) for id in ids])
         self.change_many("forget_history", [(id.bytes,) for id in ids])
+        self.change_many("forget_progress", [(id.bytes,) for id in ids])
 
     # ── the end ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -31,6 +31,7 @@ pytest.register_assert_rewrite(
             "harness",
             "keys",
             "lifetime",
+            "progress",
             "prune",
             "queues",
             "reading",
@@ -50,6 +51,7 @@ from holdfast.testing.store_contract.enqueue import EnqueueContract
 from holdfast.testing.store_contract.harness import RETENTION, Harness, SyncConnection
 from holdfast.testing.store_contract.keys import IdempotencyKeyContract, UniqueKeyContract
 from holdfast.testing.store_contract.lifetime import CancellationContract, LifetimeContract
+from holdfast.testing.store_contract.progress import ProgressContract
 from holdfast.testing.store_contract.prune import PruneContract
 from holdfast.testing.store_contract.queues import QueueContract, TaskContract
 from holdfast.testing.store_contract.reading import ReadingContract
@@ -70,6 +72,7 @@ class StoreContract(
     ClaimContract,
     SettleContract,
     TickContract,
+    ProgressContract,
     SteeringContract,
     PruneContract,
     WorkerContract,

@@ -109,6 +109,17 @@ create table holdfast.failures (
 
 create index failures_of_job on holdfast.failures (job);
 
+-- The last report of each job that reports at all, and in which of its runs it was made. By itself, because it changes
+-- often: a job's own row is in many indexes.
+create table holdfast.progress (
+    job   uuid             primary key,
+    run   integer          not null,
+    done  double precision not null,
+    total double precision,
+    note  text             not null,
+    at    bigint           not null
+) with (fillfactor = 50);
+
 -- How many jobs waited at measured_at. That is counted now and then, not kept: a row that every producer changed
 -- would make them wait for each other's commit.
 create table holdfast.queues (

@@ -22,5 +22,8 @@ with gone as (
 ),
 forgotten as (
     delete from holdfast.failures where job = any (array(select id from gone))
+),
+reported as (
+    delete from holdfast.progress where job = any (array(select id from gone))
 )
 select count(*) from gone

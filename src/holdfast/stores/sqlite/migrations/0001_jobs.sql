@@ -77,6 +77,16 @@ create table holdfast_failures (
 
 create index holdfast_failures_of_job on holdfast_failures (job);
 
+-- The last report of each job that reports at all, and in which of its runs it was made.
+create table holdfast_progress (
+    job   blob    primary key,
+    run   integer not null,
+    done  real    not null,
+    total real,
+    note  text    not null,
+    at    integer not null
+) without rowid;
+
 create table holdfast_queues (
     name            text    primary key,
     waiting         integer not null default 0,

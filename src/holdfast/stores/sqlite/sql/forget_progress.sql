@@ -1,0 +1,1 @@
+delete from holdfast_progress where job in (values /*rows*/(?)/*rows*/)
