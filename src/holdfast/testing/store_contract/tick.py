@@ -138,7 +138,8 @@ class TickContract:
         ticks = await asyncio.gather(*(stores[n % 2].tick() for n in range(8)))
         assert sum(tick.ripened for tick in ticks) == 50
         assert sum(tick.expired for tick in ticks) == 50
-        assert ids_of(await harness.claim(demand=200)) == ids
+        # Which of two ticks comes first to which of the jobs is open, and so is the order that they become ready in.
+        assert sorted(ids_of(await harness.claim(demand=200))) == sorted(ids)
         await harness.check_counters()
 
     async def test_a_tick_does_not_touch_what_waits_its_turn(self, harness: Harness) -> None:
