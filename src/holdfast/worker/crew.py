@@ -24,7 +24,7 @@ Answer = Callable[[Any, BaseException | None], None]
 class Work:
     """A call that a thread is to make, and where to say what came of it: on the event loop."""
 
-    __slots__ = ("answer", "call", "context", "early", "error", "member", "soft_at", "value")
+    __slots__ = ("answer", "call", "context", "early", "error", "has_returned", "is_lost", "member", "soft_at", "value")
 
     def __init__(self, call: Callable[[], Any], context: contextvars.Context, answer: Answer, soft_at: float) -> None:
         self.soft_at = soft_at
@@ -32,6 +32,9 @@ class Work:
         self.context = context
         self.answer = answer
         self.value: Any = None
+        self.has_returned = False
+        self.is_lost = False
+        """Nobody waits for it any more."""
         self.error: BaseException | None = None
         self.member: Member | None = None
         self.early: BaseException | None = None
@@ -71,6 +74,9 @@ class Crew:
 
     def write_off(self, work: Work) -> None:
         """The call never ends. Its thread is lost, and another one may take its place."""
+        if work.is_lost:
+            return
+        work.is_lost = True
         if work.member is not None:
             self._members.discard(work.member)
             work.member.is_lost = True
@@ -105,7 +111,7 @@ class Crew:
         while self._done:
             work = self._done.popleft()
             self._prompter.forget(work)
-            if work.member is None or not work.member.is_lost:
+            if not work.is_lost:
                 self._busy -= 1
                 work.answer(work.value, work.error)
 
@@ -173,12 +179,13 @@ class Member:
                 if work.early is not None:
                     raise work.early
                 work.value = work.context.run(work.call)
+                work.has_returned = True
             except BaseException as error:
                 work.error = error
             self._end()
         except BaseException as late:  # thrown into it just when it had ended
             self._end()
-            if work.error is None and work.value is None:
+            if work.error is None and not work.has_returned:
                 work.error = late
 
     def _end(self) -> None:
