@@ -39,7 +39,7 @@ from holdfast.namespaces import Done
 from holdfast.options import TaskDefaults, Unique
 from holdfast.outcome import Cancel, GiveUp, PoolFull, RateLimited, Snooze, TryAgain
 from holdfast.retry import Retry
-from holdfast.store import Page, Queue, QueueRecord, Retention, WorkerRecord
+from holdfast.store import Page, Progress, Queue, QueueRecord, Retention, WorkerRecord
 from holdfast.task import AsyncTask, Call, SyncTask, Task
 
 __all__ = [
@@ -74,6 +74,7 @@ __all__ = [
     "Page",
     "PayloadTooLarge",
     "PoolFull",
+    "Progress",
     "Queue",
     "QueueFull",
     "QueueRecord",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping, MutableMapping
 from contextvars import ContextVar
 from datetime import datetime
@@ -30,7 +31,7 @@ class Surroundings(Protocol):
 
     def is_cancelled(self, job: UUID) -> bool: ...
     def deadline(self, job: UUID) -> datetime | None: ...
-    def report_progress(self, job: UUID, done: float, total: float | None, note: str) -> None: ...
+    def report_progress(self, job: ClaimedJob, done: float, total: float | None, note: str) -> None: ...
 
 
 class Nowhere:
@@ -42,7 +43,7 @@ class Nowhere:
     def deadline(self, job: UUID) -> datetime | None:
         return None
 
-    def report_progress(self, job: UUID, done: float, total: float | None, note: str) -> None:
+    def report_progress(self, job: ClaimedJob, done: float, total: float | None, note: str) -> None:
         return
 
 
@@ -115,10 +116,10 @@ class Context:
 
     def progress(self, done: float, total: float | None = None, note: str = "") -> None:
         """Say how far it is, such as `progress(3, 10, "scaling")`. Costs next to nothing; the latest is kept."""
-        if not isinstance(done, int | float) or not isinstance(total, int | float | None) or not isinstance(note, str):
+        if not _is_number(done) or not (total is None or _is_number(total)) or not isinstance(note, str):
             raise InvalidOption("progress() takes two numbers and a text, such as progress(3, 10, 'scaling').")
-        if self.job_id is not None:
-            self._surroundings.report_progress(self.job_id, done, total, note[:_LONGEST_NOTE])
+        if self._job is not None:
+            self._surroundings.report_progress(self._job, done, total, note[:_LONGEST_NOTE])
 
     @property
     def log(self) -> logging.LoggerAdapter[logging.Logger]:
@@ -129,6 +130,14 @@ class Context:
     def log_fields(self) -> Mapping[str, object]:
         """How the job stands in log records."""
         return {"job_id": str(self.job_id), "task": self.task, "queue": self.queue, "attempt": self.attempt}
+
+
+def _is_number(value: object) -> bool:
+    """A number that a database and JSON can hold."""
+    try:
+        return isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:
+        return False
 
 
 class _JobLogger(logging.LoggerAdapter[logging.Logger]):

@@ -16,7 +16,7 @@ from holdfast.options import check_reason
 from holdfast.recipe import plain_arguments
 from holdfast.schema import check_schema
 from holdfast.span import Span, parse_span
-from holdfast.store import Ruling
+from holdfast.store import Progress, Ruling
 from holdfast.waiting import look
 
 R_co = TypeVar("R_co", covariant=True)
@@ -93,6 +93,20 @@ class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
     def attempts(self) -> list[Attempt]:
         """`aattempts` for synchronous code."""
         return self._engine.wait(self.aattempts(), "job.aattempts")
+
+    async def aprogress(self) -> Progress | None:
+        """How far the task says it is, by `ctx.progress(…)` in its last run; None if it has said nothing.
+
+        It may be half a second old while the job runs.
+        """
+        found = await (await self._engine.ready()).progress([self.id])
+        if self.id not in found:
+            await self.arecord()
+        return found.get(self.id)
+
+    def progress(self) -> Progress | None:
+        """`aprogress` for synchronous code."""
+        return self._engine.wait(self.aprogress(), "job.aprogress")
 
     # ── steering ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

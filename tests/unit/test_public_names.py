@@ -48,6 +48,7 @@ PUBLIC = [
     "Page",
     "PayloadTooLarge",
     "PoolFull",
+    "Progress",
     "Queue",
     "QueueFull",
     "QueueRecord",

@@ -26,6 +26,7 @@ import msgspec
 from holdfast.app import Holdfast
 from holdfast.context import Context, SoftTimeout, current
 from holdfast.hooks import State
+from holdfast.job import ClaimedJob
 from holdfast.loading import CantLoad, load_app
 from holdfast.outcome import Completed, Interrupted, Outcome, Raised
 from holdfast.worker import processes
@@ -184,7 +185,7 @@ class Cell:
     def deadline(self, job: UUID) -> datetime | None:
         return None
 
-    def report_progress(self, job: UUID, done: float, total: float | None, note: str) -> None:
+    def report_progress(self, job: ClaimedJob, done: float, total: float | None, note: str) -> None:
         _say(self._line, Progress(done, total, note))
 
 

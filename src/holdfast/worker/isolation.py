@@ -177,7 +177,7 @@ class Isolation:
             while (text := await cell.hear()) is not None:
                 match heard_from_process(text):
                     case Progress(done, total, note):
-                        self._surroundings.report_progress(run.job.id, done, total, note)
+                        self._surroundings.report_progress(run.job, done, total, note)
                     case Done(result_json):
                         cell.is_busy = False
                         return Completed(result_json)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from holdfast.engine import Engine
@@ -18,6 +18,8 @@ _LARGEST: Final = 1000
 _LONGEST_PAUSE: Final = 2.0
 
 Answered = Callable[[list[int], list[Settled], list[Settlement]], None]
+LastWords = Callable[[Sequence[Settlement]], Awaitable[None]]
+"""What is to be done before jobs are settled. It never raises."""
 
 
 class Settler:
@@ -26,6 +28,7 @@ class Settler:
     def __init__(self, engine: Engine, answered: Answered) -> None:
         self._engine = engine
         self._answered = answered
+        self.last_words: LastWords | None = None
         self._slots: list[int] = []
         self._settlements: list[Settlement] = []
         self._under_way = 0
@@ -55,6 +58,8 @@ class Settler:
             if not self._settlements:
                 self._filled.clear()
             self._under_way = len(settlements)
+            if self.last_words is not None:
+                await self.last_words(settlements)
             answers = await self._settle(settlements)
             self._under_way = 0
             self._answered(slots, answers, settlements)

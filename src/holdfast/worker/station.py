@@ -31,7 +31,7 @@ from holdfast.worker.demand import MOST_AHEAD, Demand
 from holdfast.worker.executor import Executor
 from holdfast.worker.recorder import NEVER, Recorder
 from holdfast.worker.runs import Plan, Plans, Run
-from holdfast.worker.settler import Settler
+from holdfast.worker.settler import LastWords, Settler
 from holdfast.worker.slots import Slots
 from holdfast.worker.strangers import Strangers
 
@@ -158,6 +158,10 @@ class Station:
     def _runs_of(self, ids: Iterable[UUID]) -> list[Run]:
         wanted = frozenset(ids)
         return [run for run in list(self._running.values()) if run.job.id in wanted]
+
+    def before_settling(self, last_words: LastWords) -> None:
+        """Do this before each batch of settlements."""
+        self._settler.last_words = last_words
 
     # ── fetching ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -6,7 +6,7 @@ from uuid import uuid4
 
 from holdfast.job import ClaimedJob
 from holdfast.lifecycle import Bury, Complete, GiveBack
-from holdfast.store import LONGEST_NOTE, Held, Progress, ProgressReport
+from holdfast.store import LONGEST_NOTE, Progress, ProgressReport
 from holdfast.testing.store_contract.harness import FAILURE, SECOND, Harness
 
 
@@ -98,9 +98,8 @@ class ProgressContract:
         assert (await harness.store.progress([first.id]))[first.id].done == 1
         await harness.settle(second, Bury(FAILURE))
         await harness.store.retry([first.id])
-        [third] = await harness.claim(worker, queue=first.queue)
+        assert len(await harness.claim(worker, queue=first.queue)) == 1
         assert await harness.store.progress([first.id]) == {}
-        assert await harness.store.beat(worker, Held({third.id: third.token}))
 
     async def test_it_goes_with_its_job(self, harness: Harness) -> None:
         completed, dead = await harness.start(), await harness.start()
