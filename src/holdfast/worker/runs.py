@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 import traceback
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from holdfast.job import LONGEST_MESSAGE, ClaimedJob, Delivery, Failure, Failure
 from holdfast.outcome import Interrupted, Outcome, Raised, Verdict, Withdrawn
 from holdfast.retry import classify
 from holdfast.signature import Signature
+from holdfast.span import parse_span
 from holdfast.task import Task
 from holdfast.worker import guilt
 from holdfast.worker.crew import Work
@@ -23,6 +25,9 @@ from holdfast.worker.driver import Driven
 from holdfast.worker.recorder import Place, describe_task
 
 _MOST_FRAMES: Final = 50
+_PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_MACHINERY: Final = tuple(os.path.join(_PACKAGE, part, "") for part in ("worker", "supervision"))
+"""Files whose frames say nothing about a task."""
 ALONE_AFTER: Final = 2
 """Crashes after which a job is a suspect that runs alone."""
 
@@ -172,8 +177,16 @@ class Run:
 
 
 def outcome_of(run: Run, error: BaseException, now: datetime) -> Outcome:
-    """What an exception that left the task means."""
-    if isinstance(error, SoftTimeout):
+    """What an exception that left the task means. Never raises, whatever the exception does when it is looked at."""
+    try:
+        return _outcome_of(run, error, now)
+    except BaseException as evil:
+        message = f"(what it raised can't be looked at: {_name_of(evil)})"
+        return Raised(Verdict.TRANSIENT, Failure(FailureKind.ERROR, "Exception", message))
+
+
+def _outcome_of(run: Run, error: BaseException, now: datetime) -> Outcome:
+    if _is_soft_timeout(error):
         message = f"Its soft timeout of {run.plan.soft:g} s was over."
         return Raised(Verdict.TRANSIENT, failure_of(error, FailureKind.TIMEOUT, message))
     if isinstance(error, asyncio.CancelledError) and run.stop is not None:
@@ -189,30 +202,40 @@ def outcome_of(run: Run, error: BaseException, now: datetime) -> Outcome:
         kind = FailureKind.GAVE_UP
     else:
         kind = FailureKind.ERROR
-    return Raised(verdict, failure_of(error, kind), delay)
+    return Raised(verdict, failure_of(error, kind), None if delay is None else parse_span(delay))
+
+
+def _is_soft_timeout(error: BaseException) -> bool:
+    """Itself, or as a task group of Python 3.11 passes it on."""
+    if isinstance(error, BaseExceptionGroup):
+        return error.split(SoftTimeout)[1] is None
+    return isinstance(error, SoftTimeout)
 
 
 def failure_of(error: BaseException, kind: FailureKind, message: str | None = None) -> Failure:
     """An exception as text, whatever it does when it is asked for one."""
-    name = type.__dict__["__qualname__"].__get__(type(error))
-    if kind is FailureKind.WAITED:
-        return Failure(kind, name, message or _text_of(error))
-    return Failure(kind, name, message or _text_of(error), _trace_of(error))
+    text = message or _text_of(error)
+    return Failure(kind, _name_of(error), text, None if kind is FailureKind.WAITED else _trace_of(error))
+
+
+def _name_of(error: BaseException) -> str:
+    """The name of its class, past whatever a metaclass says."""
+    return str(type.__dict__["__qualname__"].__get__(type(error)))
 
 
 def _text_of(error: BaseException) -> str:
     try:
         return str(error)[:LONGEST_MESSAGE]
     except BaseException as evil:
-        return f"(its message can't be read: {type(evil).__name__})"
+        return f"(its message can't be read: {_name_of(evil)})"
 
 
 def _trace_of(error: BaseException) -> str:
     """The traceback, from the task's own first line on."""
     try:
         trace = traceback.TracebackException.from_exception(error, limit=-_MOST_FRAMES, max_group_depth=5)
-        own = [frame for frame in trace.stack if "/holdfast/worker/" not in frame.filename.replace("\\", "/")]
+        own = [frame for frame in trace.stack if not frame.filename.startswith(_MACHINERY)]
         trace.stack = traceback.StackSummary.from_list(own)
         return "".join(trace.format())
     except BaseException as evil:
-        return f"(its traceback can't be shown: {type(evil).__name__})"
+        return f"(its traceback can't be shown: {_name_of(evil)})"
