@@ -1,4 +1,7 @@
-"""A service: something that is done again and again, and that no failure of the database ends."""
+"""A service: something that is done again and again, and that no failure of the database ends.
+
+Some are also done when a hint comes. Hints only make them earlier: nothing is left undone without.
+"""
 
 from __future__ import annotations
 
@@ -7,10 +10,17 @@ import contextlib
 import logging
 import random
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar, Final
 
 from holdfast.errors import HoldfastError
+from holdfast.store import Hint, HintKind, Store
 
 log = logging.getLogger("holdfast.maintenance")
+
+SOONEST: Final = 0.02
+"""Seconds in which hints gather."""
+_LISTEN_AGAIN_AFTER: Final = 1.0
 
 
 class Service(ABC):
@@ -42,12 +52,47 @@ class Service(ABC):
             try:
                 pause = await self.act()
                 failures = 0
-            except HoldfastError as error:
+            except Exception as error:
                 self.failed()
                 failures += 1
-                pause = min(0.25 * 2**failures, self.longest_pause)
-                log.warning("%s: %s", type(self).__name__.lower(), error)
+                pause = min(0.25 * 2 ** min(failures, 10), self.longest_pause)
+                # What is nobody's fault but ours must not end a service either: workers would be taken for dead.
+                is_known = isinstance(error, HoldfastError)
+                log.warning("%s: %s", type(self).__name__.lower(), error, exc_info=None if is_known else error)
             # Jittered, so that many workers don't come to the database as one.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(pause * random.uniform(0.8, 1.2)):
                     await self._nudged.wait()
+
+
+class HintedService(Service):
+    """Is also done when there is a hint that concerns it."""
+
+    kind: ClassVar[HintKind]
+
+    def __init__(self, store: Callable[[], Store]) -> None:
+        super().__init__()
+        self._store = store
+
+    def concerns(self, hint: Hint) -> bool:
+        """Whether it is worth doing it now."""
+        return True
+
+    async def run(self) -> None:
+        listener = asyncio.create_task(self._listen(), name=f"holdfast-{type(self).__name__.lower()}-hints")
+        try:
+            await super().run()
+        finally:
+            listener.cancel()
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                async with self._store().changes([self.kind]) as hints:
+                    async for hint in hints:
+                        if self.concerns(hint):
+                            self.nudge()
+                            await asyncio.sleep(SOONEST)
+            except HoldfastError:
+                pass  # what happens meanwhile is found without hints
+            await asyncio.sleep(_LISTEN_AGAIN_AFTER)

@@ -22,7 +22,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.app import Holdfast
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StoreError
 from holdfast.hooks import State
 from holdfast.loading import CantLoad, load_app
 from holdfast.worker import processes
@@ -37,6 +37,8 @@ from holdfast.worker.telling import set_up_logging
 
 log = logging.getLogger("holdfast.worker")
 
+TRY_AGAIN: Final = 75
+"""The status of a child that found no database."""
 CANT_START: Final = 78
 """The status of a child that could not import its app, or whose hooks failed: another one would fare no better."""
 
@@ -59,8 +61,9 @@ def main(text: str) -> int:
     processes.die_with_parent(settings.supervisor)
     processes.name_process(f"holdfast: worker {settings.app} [{settings.number}] starting")
     set_up_logging(settings.log_level, f"child {settings.number}")
-    # The terminal's Ctrl-C is the supervisor's business, and so is a service manager's SIGTERM.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # The terminal's Ctrl-C is the supervisor's business, and so is a SIGTERM that a service manager sends to all.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)
     with asyncio.Runner(loop_factory=processes.new_event_loop) as runner:
         return runner.run(Child(settings).live())
 
@@ -87,6 +90,9 @@ class Child:
             await app.engine.declared()
             await app.apublish_tasks()
             await app.engine.hooks.start(self._state)
+        except StoreError as error:
+            log.warning("the database can't be used, trying again: %s", error)
+            return TRY_AGAIN
         except Exception as error:
             line.say(Failed(f"The app can't start: {type(error).__name__}: {error}"))
             await line.flush()
@@ -135,7 +141,6 @@ class Child:
                 log.exception("the app could not be shut down in good order")
 
     async def _obey(self, line: Line, station: Station, working: asyncio.Task[None]) -> int:
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, station.quiet)
         lost = asyncio.create_task(station.is_declared_dead.wait())
         while True:
             heard = asyncio.create_task(line.hear())
@@ -152,8 +157,8 @@ class Child:
             match heard_by_child(text):
                 case Cancelled(ids):
                     station.cancel(ids)
-                case Taken(ids):
-                    station.drop(ids)
+                case Taken(claims):
+                    station.drop(claims)
                 case Quiet():
                     station.quiet()
                 case Stop(grace):

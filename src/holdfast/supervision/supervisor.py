@@ -78,6 +78,7 @@ class Supervisor:
         self._failures = 0
         self._start_after = 0.0
         self._is_stopping = False
+        self._give_up_at = math.inf
         self._signals = 0
         self.failure: str | None = None
         """Why it could not start, or had to end."""
@@ -148,10 +149,19 @@ class Supervisor:
             Rescuer(store, self._clock).run(),
             Ticker(store).run(),
             Pruner(store).run(),
-            self._watch(),
-            self._look_at_sizes(),
+            self._guarded(self._watch),
+            self._guarded(self._look_at_sizes),
             *([self._reload()] if self.options.reloads else []),
         ]
+
+    async def _guarded(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Whatever goes wrong with one look, the next one is taken."""
+        while True:
+            try:
+                await work()
+            except Exception:
+                log.exception("watching the children failed, going on")
+                await asyncio.sleep(_LOOK_EVERY)
 
     def _workers(self) -> list[Ward]:
         return [ward for ward in self._children if ward.is_working]
@@ -159,6 +169,7 @@ class Supervisor:
     def _on_signal(self) -> None:
         self._signals += 1
         self._is_stopping = True
+        self._give_up_at = time.monotonic() + self.options.grace + _LAST_WORDS
         self._changed.set()
         if self._signals == 1:
             log.info("stopping: nothing more is claimed, what runs has %g s; again to stop at once", self.options.grace)
@@ -269,7 +280,7 @@ class Supervisor:
                 await act(self.store)
                 return
             except HoldfastError as error:
-                if self._signals > 1:
+                if self._signals > 1 or time.monotonic() > self._give_up_at:
                     return
                 log.warning("can't give back what a child held, trying again: %s", error)
                 await asyncio.sleep(pause * random.uniform(0.5, 1.5))

@@ -72,9 +72,10 @@ class Demand:
         self._ahead[pool] -= 1
         self._running[pool] += 1
 
-    def finished(self, pool: int) -> None:
+    def finished(self, pool: int, *, was_short: bool = True) -> None:
+        """A job that may not be fetched ahead says nothing about how many might be."""
         self._running[pool] -= 1
-        self._finished[pool] += 1
+        self._finished[pool] += was_short
 
     @property
     def running(self) -> int:

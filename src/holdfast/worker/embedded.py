@@ -88,16 +88,23 @@ class EmbeddedWorker:
         reporting.attach(self._station)
         self._keeper = Keeper(engine, worker, self._station, recorder, self._slots.queues)
         await self._keeper.start()
+        working = asyncio.create_task(self._station.run(), name="holdfast-station")
         self._tasks = [
-            asyncio.create_task(self._station.run(), name="holdfast-station"),
+            working,
             asyncio.create_task(reporting.run(), name="holdfast-reporting"),
-            asyncio.create_task(self._begin_anew_if_lost(self._station), name="holdfast-worker"),
+            asyncio.create_task(self._begin_anew_if_lost(self._station, working), name="holdfast-worker"),
         ]
 
-    async def _begin_anew_if_lost(self, station: Station) -> None:
-        """Taken for dead, as after a laptop's sleep: drop everything, and register anew."""
-        await station.is_declared_dead.wait()
-        log.warning("this worker was taken for dead: its jobs run elsewhere by now, so it begins anew")
+    async def _begin_anew_if_lost(self, station: Station, working: asyncio.Task[None]) -> None:
+        """Taken for dead, as after a laptop's sleep, or failed: drop everything, and register anew."""
+        lost = asyncio.create_task(station.is_declared_dead.wait())
+        await asyncio.wait([lost, working], return_when=asyncio.FIRST_COMPLETED)
+        lost.cancel()
+        if working.done():
+            log.error("this worker has failed and begins anew", exc_info=working.exception())
+            await asyncio.sleep(1)
+        else:
+            log.warning("this worker was taken for dead: its jobs run elsewhere by now, so it begins anew")
         station.quiet()
         station.drop_all()
         tasks, self._tasks = self._tasks[:2], []
@@ -157,17 +164,23 @@ class Keeper:
 
     # ── as a ward ────────────────────────────────────────────────────────────────────────────────────────────────────
 
+    @property
+    def is_working(self) -> bool:
+        return True
+
     def held(self) -> Held:
         return self._recorder.flight().held
 
-    def beaten(self, answer: Beaten) -> None:
+    def beaten(self, answer: Beaten, held: Held) -> None:
         def pass_on() -> None:
             if not answer.is_alive:
                 self._station.is_declared_dead.set()
-            self._station.drop(answer.taken)
+            self._station.drop({id: held.jobs[id] for id in answer.taken})
             self._station.cancel(answer.cancelled)
+            if answer.is_quiet:
+                self._station.quiet()
 
-        if not answer.is_alive or answer.taken or answer.cancelled:
+        if not answer.is_alive or answer.taken or answer.cancelled or answer.is_quiet:
             self._at_home(pass_on)
 
     # ── the thread's side ────────────────────────────────────────────────────────────────────────────────────────────

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import os
 import time
 import traceback
@@ -42,6 +43,7 @@ class Plan:
         "function",
         "hard",
         "is_bound",
+        "is_transactional",
         "name",
         "place",
         "retry",
@@ -56,6 +58,7 @@ class Plan:
         self.name = task.name
         self.function: Callable[..., Any] = task.function
         self.is_bound = task.is_bound
+        self.is_transactional = settings.delivery is Delivery.TRANSACTIONAL
         self.signature: Signature = task.signature
         self.retry = settings.retry
         self.soft = settings.soft_timeout.total_seconds()
@@ -84,7 +87,7 @@ class Plan:
 def _place_of(task: Task[Any, Any]) -> Place:
     if task.settings.isolation == "process" or task.settings.delivery is Delivery.AT_MOST_ONCE:
         return Place.PROCESS
-    return Place.LOOP if asyncio.iscoroutinefunction(task.function) else Place.THREAD
+    return Place.LOOP if inspect.iscoroutinefunction(task.function) else Place.THREAD
 
 
 class Plans:

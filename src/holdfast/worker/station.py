@@ -15,7 +15,7 @@ import random
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 from uuid import UUID
 
@@ -29,7 +29,7 @@ from holdfast.store import HintKind, Settled, Settlement
 from holdfast.worker import guilt
 from holdfast.worker.demand import MOST_AHEAD, Demand
 from holdfast.worker.executor import Executor
-from holdfast.worker.recorder import NEVER, Recorder
+from holdfast.worker.recorder import NEVER, Place, Recorder
 from holdfast.worker.runs import Plan, Plans, Run
 from holdfast.worker.settler import LastWords, Settler
 from holdfast.worker.slots import Slots
@@ -85,9 +85,10 @@ class Station:
         self._running: dict[int, Run] = {}
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
-        self._idle.set()
         self._is_quiet = False
+        self._is_claiming = False
         self._enforces_timeouts = enforces_timeouts
+        self._alarm: asyncio.TimerHandle | None = None
         self._soft_at = NEVER
         self.finished = 0
         self.is_declared_dead = asyncio.Event()
@@ -125,8 +126,10 @@ class Station:
         self._fetched_at.clear()
 
     async def drain(self) -> None:
-        """Wait until nothing runs and everything is settled. Only once it is quiet."""
-        await self._idle.wait()
+        """Wait until nothing runs or is on its way here, and everything is settled. Only once it is quiet."""
+        while not self._is_idle:
+            self._idle.clear()
+            await self._idle.wait()
         await self._settler.drain()
 
     def interrupt(self) -> None:
@@ -141,15 +144,21 @@ class Station:
         for run in self._runs_of(ids):
             run.cancel("")
 
-    def drop(self, ids: Iterable[UUID]) -> None:
-        """They are not ours any more: what comes of them is nobody's business."""
-        for run in self._runs_of(ids):
-            run.is_taken = True
-            run.interrupt()
+    def drop(self, claims: Mapping[UUID, UUID]) -> None:
+        """These jobs, under these tokens, are not ours any more: what comes of them is nobody's business.
+
+        Under another token they may be ours again.
+        """
+        for run in self._runs_of(claims):
+            if claims[run.job.id] == run.job.token:
+                run.is_taken = True
+                run.interrupt()
 
     def drop_all(self) -> None:
         """None of our jobs is ours any more."""
-        self.drop([run.job.id for run in self._running.values()])
+        for run in list(self._running.values()):
+            run.is_taken = True
+            run.interrupt()
 
     def find(self, job: UUID) -> Run | None:
         """The run of a job, if it runs here. From any thread."""
@@ -188,12 +197,15 @@ class Station:
     async def _claim(self, wanted: dict[str, int]) -> None:
         token = UUID(bytes=secrets.token_bytes(16))
         claim = self._recorder.claiming(token)
+        self._is_claiming = True
         try:
             jobs = await self._engine.store.claim(self._worker, token, wanted)
             for job in jobs:
                 self._take(job)
         finally:
             self._recorder.answered(claim)
+            self._is_claiming = False
+            self._look_idle()
         self._demand.answered(wanted, Counter(job.queue for job in jobs))
 
     def _take(self, job: ClaimedJob) -> None:
@@ -234,11 +246,11 @@ class Station:
         self._demand.started(run.pool)
         run.is_waiting = False
         run.begin_at(now)
-        self._recorder.started(run.slot, now, now + run.plan.hard)
         self._running[run.slot] = run
-        if run.soft_at < self._soft_at:
-            self._soft_at = run.soft_at
-            self._loop.call_at(run.soft_at, self._time_out)
+        if run.place is not Place.PROCESS:  # which has to be started first
+            self._recorder.started(run.slot, now, now + run.plan.hard)
+            if run.place is Place.LOOP and run.soft_at < self._soft_at:
+                self._set_alarm(run.soft_at)
         self._executor.start(run)
 
     def _finish(self, run: Run, outcome: Outcome) -> None:
@@ -247,7 +259,7 @@ class Station:
         self._recorder.finished(run.slot)
         self.finished += 1
         del self._running[run.slot]
-        self._demand.finished(pool)
+        self._demand.finished(pool, was_short=run.place is not Place.PROCESS)
         if run.is_taken:
             self._recorder.settled(run.slot)
         else:
@@ -267,22 +279,25 @@ class Station:
         return transition
 
     def _time_out(self) -> None:
-        """Tell those whose soft timeout is over, and come back when the next one's is."""
+        """Tell those on the loop whose soft timeout is over, and come back when the next one's is."""
         now = time.monotonic()
-        self._soft_at = NEVER
-        for run in list(self._running.values()):
+        on_loop = [run for run in self._running.values() if run.place is Place.LOOP]
+        for run in on_loop:
             if run.soft_at <= now + _TOLERANCE:
                 run.soft_at = NEVER
                 run.time_out()
-            elif run.soft_at < self._soft_at:
-                self._soft_at = run.soft_at
-        if self._soft_at is not NEVER:
-            self._loop.call_at(self._soft_at, self._time_out)
+        self._set_alarm(min((run.soft_at for run in on_loop), default=NEVER))
+
+    def _set_alarm(self, soft_at: float) -> None:
+        """There is one at a time."""
+        if self._alarm is not None:
+            self._alarm.cancel()
+        self._soft_at = soft_at
+        self._alarm = None if soft_at == NEVER else self._loop.call_at(soft_at, self._time_out)
 
     # ── settling ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _settle(self, slot: int, job: ClaimedJob, transition: Transition) -> None:
-        self._idle.clear()
         self._settler.add(slot, Settlement(job.id, job.token, transition, job.is_keyed))
 
     def _settled(self, slots: list[int], answers: list[Settled], settlements: list[Settlement]) -> None:
@@ -295,8 +310,12 @@ class Station:
         self._look_idle()
         self._wake.set()
 
+    @property
+    def _is_idle(self) -> bool:
+        return not self._running and not self._is_claiming and self._settler.is_empty
+
     def _look_idle(self) -> None:
-        if not self._running and self._settler.is_empty:
+        if self._is_idle:
             self._idle.set()
 
     # ── looking around ───────────────────────────────────────────────────────────────────────────────────────────────
