@@ -191,6 +191,24 @@ class Workers(Namespace):
         """`alist` for synchronous code."""
         return self._engine.wait(self.alist(), "hf.workers.alist")
 
+    async def aquiet(self, id: UUID | str) -> bool:
+        """Let a worker claim nothing more; what it runs goes on. False if there is no such worker alive.
+
+        It hears of it at once, or with its next heartbeat.
+        """
+        return await (await self._engine.ready()).quiet(_worker_id(id))
+
+    def quiet(self, id: UUID | str) -> bool:
+        """`aquiet` for synchronous code."""
+        return self._engine.wait(self.aquiet(id), "hf.workers.aquiet")
+
+
+def _worker_id(value: object) -> UUID:
+    try:
+        return value if isinstance(value, UUID) else UUID(value)  # type: ignore[arg-type]
+    except (ValueError, TypeError, AttributeError):
+        raise InvalidOption("id= takes a worker's id, as hf.workers.list() has it.") from None
+
 
 # ── filters and batches ──────────────────────────────────────────────────────────────────────────────────────────────
 

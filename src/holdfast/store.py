@@ -136,6 +136,8 @@ class Beaten(msgspec.Struct, frozen=True):
     """Jobs of yours whose cancellation was asked for."""
     released: list[UUID] = []
     """Jobs the store thought you held; they were given back."""
+    is_quiet: bool = False
+    """Claim nothing more: somebody wants you to stop."""
 
 
 class ProgressReport(msgspec.Struct, frozen=True):
@@ -183,6 +185,8 @@ class WorkerRecord(msgspec.Struct, frozen=True):
     beat: int
     dead_at: datetime | None = None
     active: int = 0
+    is_quiet: bool = False
+    """It was asked to claim nothing more."""
 
 
 class QueueRecord(msgspec.Struct, frozen=True):
@@ -281,7 +285,7 @@ class HintKind(StrEnum):
     CANCEL = "cancel"
     """The cancellation of running jobs was asked for."""
     CONTROL = "control"
-    """A queue was paused, resumed or given another bound."""
+    """A queue was paused, resumed or given another bound; or these workers, by id, were asked to be quiet."""
     LATER = "later"
     """Jobs were scheduled: the next one may be due earlier than was thought."""
     ROOM = "room"
@@ -423,6 +427,13 @@ class WorkerVerbs(Protocol):
         """Take leave in good order: what is still held is given back uncharged, and the worker is forgotten.
 
         An at-most-once job that is still held goes dead, since it may have started. Settle first what did not.
+        """
+        ...
+
+    async def quiet(self, worker: UUID) -> bool:
+        """Ask a worker to claim nothing more, which its next beat tells it. What it runs goes on.
+
+        False if there is no such worker alive. It lasts until the worker registers anew.
         """
         ...
 

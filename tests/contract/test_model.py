@@ -282,6 +282,10 @@ class StoreMachine(RuleBasedStateMachine):
         claiming = frozenset(claim.token for n, claim in enumerate(self.claims) if is_claiming and n % 4 in dropped)
         self.both(lambda store: store.beat(worker, Held(jobs, claiming)), _beaten)
 
+    @rule(pick=picks)
+    def quiet(self, pick: int) -> None:
+        self.both(lambda store: store.quiet(self.worker(pick)))
+
     @rule(beats=st.integers(1, 3))
     def lose_the_answer_to_a_claim(self, beats: int) -> None:
         """What a worker does not know of is given back, but not before its second beat."""
@@ -509,8 +513,9 @@ def _by_queue(claimed: list[ClaimedJob]) -> dict[str, list[ClaimedJob]]:
     return {queue: [job for job in claimed if job.queue == queue] for queue in ("a", "b")}
 
 
-def _beaten(beaten: Beaten) -> tuple[bool, list[UUID], list[UUID], list[UUID]]:
-    return beaten.is_alive, sorted(beaten.taken), sorted(beaten.cancelled), sorted(beaten.released)
+def _beaten(beaten: Beaten) -> tuple[bool, bool, list[UUID], list[UUID], list[UUID]]:
+    found = sorted(beaten.taken), sorted(beaten.cancelled), sorted(beaten.released)
+    return beaten.is_alive, beaten.is_quiet, *found
 
 
 def _by_name(tasks: list[Any]) -> list[Any]:

@@ -24,6 +24,7 @@ from holdfast.store import (
     Held,
     Hint,
     HintKind,
+    NewWorker,
     Page,
     Progress,
     ProgressReport,
@@ -455,6 +456,13 @@ class BeatForgetsWhatWasTaken(MemoryStore):
         return replace(await super().beat(worker, held), taken=[])
 
 
+class QuietOutlivesRegistration(MemoryStore):
+    async def register(self, worker: NewWorker) -> None:
+        before = self._workers.get(worker.id)
+        await super().register(worker)
+        self._workers[worker.id] = replace(self._workers[worker.id], is_quiet=before is not None and before.is_quiet)
+
+
 class BurialIsNotFenced(MemoryStore):
     async def bury_worker(self, worker: UUID, settlements: Sequence[Settlement] = ()) -> list[UUID]:
         tokens = {job.id: job.token for job in self._jobs.values()}
@@ -588,6 +596,7 @@ MUTANTS = [
     ),
     Mutant(BeatKeepsLostClaims, "test_a_claim_whose_answer_was_lost_is_given_back_uncharged"),
     Mutant(BeatForgetsWhatWasTaken, "test_jobs_that_were_taken_away_are_named"),
+    Mutant(QuietOutlivesRegistration, "test_it_lasts_until_the_worker_registers_anew"),
     Mutant(BurialIsNotFenced, "test_a_settlement_in_a_burial_is_fenced_too"),
     Mutant(CountersDriftOnCancel, "test_cancel_rules_by_state"),
     Mutant(EveryPublicationIsARevision, "test_a_definition_that_has_not_changed_keeps_its_revision"),

@@ -47,6 +47,7 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "prune_workers": [0],
         "publish_tasks": [["task"], ["{}"], None],
         "queues": [],
+        "quiet": [WORKER],
         "record_failures": [_json([_failure(id) for id in active])],
         "recount": [QUEUE],
         "register": [uuid4(), "name", "host", 1, [QUEUE], None, True],

@@ -326,7 +326,7 @@ class MemoryStore:
                 if held.jobs.get(id) != job.token and job.token not in held.claiming and self._is_old(job, record)
             ]
             self._give_back(unheld, now)
-            return Beaten(True, taken, cancelled, [job.id for job in unheld])
+            return Beaten(True, taken, cancelled, [job.id for job in unheld], record.is_quiet)
 
     def _is_old(self, job: JobRecord, worker: WorkerRecord) -> bool:
         """Claimed before its worker's last beat: if the worker were to learn of it, it would have by now."""
@@ -370,6 +370,14 @@ class MemoryStore:
                 self._take_over(job, lifecycle.after_departure(job), self._clock.now())
             self._workers.pop(worker, None)
             return [job.id for job in held]
+
+    async def quiet(self, worker: UUID) -> bool:
+        with self._lock:
+            if not self._is_alive(worker):
+                return False
+            self._workers[worker] = replace(self._workers[worker], is_quiet=True)
+            self._ring(HintKind.CONTROL, ids={worker})
+            return True
 
     async def workers(self) -> list[WorkerRecord]:
         with self._lock:

@@ -76,6 +76,7 @@ class Ward:
         self._memory: mmap.mmap | None = None
         self._line: Line | None = None
         self._process: asyncio.subprocess.Process | None = None
+        self._is_quiet = False
         self.number = number
         self.worker = _NO_WORKER
         self.stage = Stage.STARTING
@@ -167,9 +168,6 @@ class Ward:
         self.stage = Stage.WORKING
         self._say(Go(worker))
 
-    def quiet(self) -> None:
-        self._say(Quiet())
-
     def stop(self, grace: float) -> None:
         """Let it finish. Nothing is lost if it does not."""
         if self.stage in (Stage.WORKING, Stage.SPARE):
@@ -213,6 +211,10 @@ class Ward:
             self._say(Taken(answer.taken))
         if answer.cancelled:
             self._say(Cancelled(answer.cancelled))
+        if answer.is_quiet and not self._is_quiet:
+            self._is_quiet = True
+            log.info("child %d was asked to be quiet: it claims nothing more", self.number)
+            self._say(Quiet())
 
     def close(self) -> None:
         """Nobody reads its recorder any more."""

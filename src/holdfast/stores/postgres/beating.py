@@ -81,7 +81,7 @@ class Beating:
         held_now = held.jobs.keys() | {job.id for job in mine}
         beat_at = beaten[0]["beat_at"]
         self._last[worker] = LastBeat(beat_at, beat_at - self._longest_claim, frozenset(held_now))
-        return Beaten(True, compared.taken, compared.cancelled, released)
+        return Beaten(True, compared.taken, compared.cancelled, released, beaten[0]["is_quiet"])
 
 
 async def _run_aside(office: Office, work: Callable[[Connection], Awaitable[list[Record]]]) -> list[Record]:

@@ -317,6 +317,7 @@ def worker(row: Row) -> WorkerRecord:
         row[7],
         _optional_time(row[8]),
         row[9],
+        row[10],
     )
 
 

@@ -363,6 +363,13 @@ class PostgresStore:
 
         return await office.own(whole())
 
+    async def quiet(self, worker: UUID) -> bool:
+        if not await self._fetch(statement("quiet"), worker):
+            return False
+        office = await self._offices.here()
+        office.pass_on([Hint(HintKind.CONTROL, ids=frozenset([worker]))])
+        return True
+
     async def workers(self) -> list[WorkerRecord]:
         return [rows.worker(row) for row in await self._fetch(statement("workers"))]
 

@@ -33,6 +33,8 @@ _LETTERS = {
     HintKind.ROOM: "r",
     HintKind.LATER: "l",
 }
+_ALWAYS_RUNG = frozenset({HintKind.CANCEL, HintKind.CONTROL})
+"""What nobody does in a transaction of their own: the ring says all there is to say."""
 _MOST_IDS = 200
 _LARGEST = 16_384
 _LONGEST_PATH = 100
@@ -221,7 +223,10 @@ class Ear:
             return rung
         # A job that somebody enqueued in a transaction of their own rings no bell, but changes the file.
         self._looked_at = now
-        return [Hint(kind) for kind in HintKind] if self._watcher.has_changed() else rung
+        if not self._watcher.has_changed():
+            return rung
+        named = {hint.kind: hint for hint in rung if hint.kind in _ALWAYS_RUNG}
+        return [named.get(kind, Hint(kind)) for kind in HintKind]
 
     def _wait(self) -> Iterable[Hint]:
         """What was rung; nothing if nobody rang for a while."""

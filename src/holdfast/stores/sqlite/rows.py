@@ -336,6 +336,7 @@ class _WorkerRow(msgspec.Struct, array_like=True):
     beat: int
     dead_at: int | None
     active: int
+    is_quiet: bool
 
 
 _worker_rows = msgspec.json.Decoder(list[_WorkerRow])
@@ -354,6 +355,7 @@ def read_workers(text: str) -> list[WorkerRecord]:
             row.beat,
             _optional_time(row.dead_at),
             row.active,
+            row.is_quiet,
         )
         for row in _worker_rows.decode(text)
     ]

@@ -350,12 +350,13 @@ class SqliteStore:
         if not found:
             return Beaten(is_alive=False, taken=list(held.jobs))
         # Tried once before, this beat may have been written already, and then it is not the last one that is found.
-        last_beat = None if it.is_careful else from_microseconds(found[0][0])
+        ((beat_at, is_quiet),) = found
+        last_beat = None if it.is_careful else from_microseconds(beat_at)
         it.change("beat", (worker.bytes, it.microseconds))
         mine = it.records("select_active_of_worker", (worker.bytes,))
         compared = decisions.compare(mine, held, last_beat)
         self._save(it, decisions.release([job for job in mine if job.id in compared.unheld], it.now))
-        return Beaten(True, compared.taken, compared.cancelled, compared.unheld)
+        return Beaten(True, compared.taken, compared.cancelled, compared.unheld, bool(is_quiet))
 
     async def sightings(self) -> list[Sighting]:
         now = self._clock.now()
@@ -400,6 +401,15 @@ class SqliteStore:
             it.change("depart", (worker.bytes,))
             self._locks.let_go(worker)
             return [job.id for job in held]
+
+        return await self._writer.run(Operation(work))
+
+    async def quiet(self, worker: UUID) -> bool:
+        def work(it: Transaction) -> bool:
+            is_alive = bool(it.change("quiet", (worker.bytes,)))
+            if is_alive:
+                it.hint(HintKind.CONTROL, ids=(worker,))
+            return is_alive
 
         return await self._writer.run(Operation(work))
 

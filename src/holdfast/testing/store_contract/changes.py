@@ -115,6 +115,15 @@ class ChangeContract:
                 for hints in listeners:
                     await await_hint(hints, HintKind.CONTROL, "default")
 
+    async def test_a_worker_that_is_asked_to_be_quiet_is_named_in_a_hint(self, harness: Harness) -> None:
+        worker = await harness.worker()
+        async with listening(harness.hearers(), [HintKind.CONTROL]) as listeners:
+            await harness.store.quiet(worker)
+            for hints in listeners:
+                async with asyncio.timeout(SOON):
+                    while worker not in (await anext(hints)).ids:
+                        pass
+
     async def test_room_in_a_full_queue_is_hinted_at(self, harness: Harness) -> None:
         stores = harness.hearers()
         worker = await harness.worker()

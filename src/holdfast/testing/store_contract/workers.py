@@ -261,6 +261,37 @@ class BeatContract:
         assert (await harness.queue()).waiting == 1_000
 
 
+class QuietContract:
+    async def test_a_worker_is_told_to_be_quiet_at_every_beat(self, harness: Harness) -> None:
+        worker, other = await harness.worker(), await harness.worker()
+        claimed = await harness.start(worker)
+        before = await harness.snapshot([claimed.id])
+        assert await harness.store.quiet(worker) is True
+        assert await harness.store.quiet(worker) is True
+        for _ in range(2):
+            assert await harness.store.beat(worker, held(claimed)) == Beaten(is_alive=True, is_quiet=True)
+        assert await harness.store.beat(other, NOTHING) == Beaten(is_alive=True)
+        assert {record.id: record.is_quiet for record in await harness.store.workers()} == {worker: True, other: False}
+        assert await harness.snapshot([claimed.id]) == before
+
+    async def test_it_lasts_until_the_worker_registers_anew(self, harness: Harness) -> None:
+        worker = await harness.worker()
+        await harness.store.quiet(worker)
+        await harness.store.register(NewWorker(worker, "again"))
+        assert await harness.store.beat(worker, NOTHING) == Beaten(is_alive=True)
+        [record] = await harness.store.workers()
+        assert not record.is_quiet
+
+    async def test_only_a_living_worker_can_be_asked(self, harness: Harness) -> None:
+        buried, departed = await harness.worker(), await harness.worker()
+        await harness.store.bury_worker(buried)
+        await harness.store.depart(departed)
+        for worker in (buried, departed, uuid4()):
+            assert await harness.store.quiet(worker) is False
+        [record] = await harness.store.workers()
+        assert (record.id, record.is_quiet) == (buried, False)
+
+
 class RescueContract:
     async def test_a_worker_that_stopped_beating_is_observed_and_rescued(self, harness: Harness) -> None:
         observer = Observer()
@@ -547,5 +578,5 @@ class DepartContract:
         assert await harness.store.depart(worker) == []
 
 
-class WorkerContract(RegisterContract, BeatContract, RescueContract, BuryContract, DepartContract):
+class WorkerContract(RegisterContract, BeatContract, QuietContract, RescueContract, BuryContract, DepartContract):
     """Who works, and who does not any more."""

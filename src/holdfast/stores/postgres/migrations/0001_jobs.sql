@@ -145,7 +145,8 @@ create table holdfast.workers (
     beat       bigint  not null,
     dead_at    bigint,
     is_locked  boolean not null default false, -- it holds the session lock that lock_of tells
-    is_empty   boolean not null default false  -- it is dead, and nothing of its is left to rescue
+    is_empty   boolean not null default false, -- it is dead, and nothing of its is left to rescue
+    is_quiet   boolean not null default false  -- it was asked to claim nothing more
 ) with (fillfactor = 50);
 
 -- The session lock by which others see that a worker's process is there.

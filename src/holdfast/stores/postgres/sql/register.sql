@@ -6,5 +6,5 @@ from (select coalesce($6::bigint, holdfast.now()) as now) as moment
 on conflict (id) do update set
     name = excluded.name, host = excluded.host, pid = excluded.pid, queues = excluded.queues,
     started_at = excluded.started_at, beat_at = excluded.beat_at, beat = workers.beat + 1, dead_at = null,
-    is_locked = excluded.is_locked, is_empty = false
+    is_locked = excluded.is_locked, is_empty = false, is_quiet = false
 returning started_at

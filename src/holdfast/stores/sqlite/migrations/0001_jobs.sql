@@ -107,7 +107,8 @@ create table holdfast_workers (
     started_at integer not null,
     beat_at    integer not null,
     beat       integer not null,
-    dead_at    integer
+    dead_at    integer,
+    is_quiet   integer not null default 0
 ) without rowid;
 
 create table holdfast_tasks (

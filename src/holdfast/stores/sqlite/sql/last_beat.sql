@@ -1,1 +1,1 @@
-select beat_at from holdfast_workers where id = ? and dead_at is null
+select beat_at, is_quiet from holdfast_workers where id = ? and dead_at is null

@@ -3,4 +3,4 @@ insert into holdfast_workers (id, name, host, pid, queues, started_at, beat_at, 
 values (?1, ?2, ?3, ?4, ?5, ?6, ?6, 1, null)
 on conflict (id) do update set
     name = excluded.name, host = excluded.host, pid = excluded.pid, queues = excluded.queues,
-    started_at = excluded.started_at, beat_at = excluded.beat_at, beat = beat + 1, dead_at = null
+    started_at = excluded.started_at, beat_at = excluded.beat_at, beat = beat + 1, dead_at = null, is_quiet = 0
