@@ -202,13 +202,15 @@ class Ward:
     def held(self) -> Held:
         return self.flight().held
 
-    def beaten(self, answer: Beaten) -> None:
+    def beaten(self, answer: Beaten, held: Held) -> None:
+        if not self.is_working:
+            return
         if not answer.is_alive:
             log.warning("child %d was taken for dead: its jobs run elsewhere by now, so it is replaced", self.number)
             self.kill(Sentence.LOST)
             return
         if answer.taken:
-            self._say(Taken(answer.taken))
+            self._say(Taken({id: held.jobs[id] for id in answer.taken}))
         if answer.cancelled:
             self._say(Cancelled(answer.cancelled))
         if answer.is_quiet and not self._is_quiet:

@@ -117,7 +117,8 @@ class Executor:
             plan, context = run.plan, self._context(run)
             arguments = plan.signature.decode(run.job.args_json)
         except BaseException as error:
-            answer(None, error)
+            # Not here and now: whoever is answered may start the next one, and that one may fail as well.
+            self._loop.call_soon(answer, None, error)
             return
         call = functools.partial(plan.function, *([context] if plan.is_bound else []), **arguments)
         variables = contextvars.copy_context()
@@ -156,7 +157,6 @@ class Executor:
 
     async def _alone(self, run: Run) -> None:
         try:
-            run.refuse_if_stopped()
             outcome = await self._solitude.run(run)
         except BaseException as error:
             outcome = outcome_of(run, error, self._engine.clock.now())

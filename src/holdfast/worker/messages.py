@@ -29,9 +29,9 @@ class Cancelled(msgspec.Struct, tag="cancelled", frozen=True):
 
 
 class Taken(msgspec.Struct, tag="taken", frozen=True):
-    """These jobs are not yours any more."""
+    """These jobs, under these tokens, are not yours any more."""
 
-    ids: list[UUID]
+    claims: dict[UUID, UUID]
 
 
 class Quiet(msgspec.Struct, tag="quiet", frozen=True):
