@@ -89,7 +89,6 @@ class Station:
         self._is_claiming = False
         self._enforces_timeouts = enforces_timeouts
         self._alarm: asyncio.TimerHandle | None = None
-        self._alarm: asyncio.TimerHandle | None = None
         self._soft_at = NEVER
         self.finished = 0
         self.is_declared_dead = asyncio.Event()
