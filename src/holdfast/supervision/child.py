@@ -62,8 +62,9 @@ def main(text: str) -> int:
     processes.name_process(f"holdfast: worker {settings.app} [{settings.number}] starting")
     set_up_logging(settings.log_level, f"child {settings.number}")
     # The terminal's Ctrl-C is the supervisor's business, and so is a SIGTERM that a service manager sends to all.
+    # Handled by doing nothing: if they were ignored, so would the programs be deaf to them that tasks start.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, lambda _number, _frame: None)
     with asyncio.Runner(loop_factory=processes.new_event_loop) as runner:
         return runner.run(Child(settings).live())
 

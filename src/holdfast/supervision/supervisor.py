@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 import math
 import os
@@ -29,7 +30,7 @@ from holdfast.maintenance.pruner import Pruner
 from holdfast.maintenance.rescuer import Rescuer
 from holdfast.maintenance.ticker import Ticker
 from holdfast.outcome import Outcome
-from holdfast.store import NewWorker, Store
+from holdfast.store import LARGEST_BATCH, NewWorker, Settlement, Store
 from holdfast.supervision.child import CANT_START
 from holdfast.supervision.ward import Sentence, Stage, Ward
 from holdfast.worker import guilt
@@ -47,6 +48,8 @@ _REPLACE_BLOCKED_AFTER: Final = 30.0
 _LAST_WORDS: Final = 5.0
 _SHORT_LIFE: Final = 10.0
 _LONGEST_PAUSE: Final = 30.0
+_FAR_TOO_MUCH: Final = 2
+"""Times the memory that a child may use; then its jobs are not waited for any longer than at a stop."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +79,7 @@ class Supervisor:
         self._changed = asyncio.Event()
         self._number = 0
         self._failures = 0
+        self._has_worked = False
         self._start_after = 0.0
         self._is_stopping = False
         self._give_up_at = math.inf
@@ -109,7 +113,7 @@ class Supervisor:
         services: list[asyncio.Task[Any]] = []
         try:
             if not await self._open():
-                return 1
+                return 0 if self._is_stopping and self.failure is None else 1
             services = [asyncio.create_task(work) for work in self._services()]
             self._on_start(self)
             await self._keep()
@@ -228,9 +232,11 @@ class Supervisor:
 
     async def _attend(self, ward: Ward) -> None:
         """A child's whole life, and what must be done after it."""
-        status = await ward.live()
         try:
-            await self._after(ward, status)
+            await self._after(ward, await ward.live())
+        except OSError as error:
+            log.error("child %d could not be started: %s", ward.number, error)
+            self._pause_before_the_next()
         finally:
             ward.close()
             self._children.discard(ward)
@@ -238,17 +244,19 @@ class Supervisor:
 
     async def _after(self, ward: Ward, status: int) -> None:
         lived = time.monotonic() - ward.started_at
+        flight = ward.flight()
+        self._has_worked = self._has_worked or ward.working_since > 0
         if ward.failure is not None and status == CANT_START and not self._is_stopping:
-            self._failed(ward, lived)
-        elif status != 0 and ward.sentence is None:
+            self._failed(ward)
+        elif ward.sentence is None and not (status == 0 and ward.was_told_to_stop):
             log.error("child %d %s after %.1f s", ward.number, how_it_ended(status), lived)
-            self._failures = self._failures + 1 if lived < _SHORT_LIFE else 0
-            if self._failures > 1:
-                self._start_after = time.monotonic() + min(0.5 * 2**self._failures, _LONGEST_PAUSE)
+            if lived < _SHORT_LIFE and not flight.finished:
+                self._pause_before_the_next()
+            else:
+                self._failures = 0
         else:
             self._failures = 0
         if ward.worker.int:
-            flight = ward.flight()
             outcomes = _judge(ward, flight, status)
             _tell_losses(flight, outcomes)
             settlements = guilt.settlements(flight.entries, outcomes, random.random)
@@ -257,19 +265,27 @@ class Supervisor:
             else:
                 await self._bury(ward.worker, settlements)
 
-    def _failed(self, ward: Ward, lived: float) -> None:
+    def _pause_before_the_next(self) -> None:
+        """For longer and longer, if one after the other dies without having done anything."""
+        self._failures += 1
+        if self._failures > 1:
+            self._start_after = time.monotonic() + min(0.5 * 2**self._failures, _LONGEST_PAUSE)
+
+    def _failed(self, ward: Ward) -> None:
         """The app can't be imported or started. If it never could, nothing else helps than a person."""
         log.error("%s", ward.failure)
         if self.options.reloads:
             log.info("waiting for a change of the code")
             self._start_after = math.inf
-        elif any(other.working_since for other in self._children):
-            self._failures += 1
-            self._start_after = time.monotonic() + min(0.5 * 2**self._failures, _LONGEST_PAUSE)
+        elif self._has_worked or any(other.working_since for other in self._children):
+            self._pause_before_the_next()
         else:
             self.failure = ward.failure
 
-    async def _bury(self, worker: UUID, settlements: list[Any]) -> None:
+    async def _bury(self, worker: UUID, settlements: list[Settlement]) -> None:
+        while len(settlements) > LARGEST_BATCH:
+            batch, settlements = settlements[:LARGEST_BATCH], settlements[LARGEST_BATCH:]
+            await self._until_done(functools.partial(_settle, batch))
         await self._until_done(lambda store: store.bury_worker(worker, settlements))
 
     async def _until_done(self, act: Callable[[Store], Coroutine[Any, Any, Any]]) -> None:
@@ -342,19 +358,33 @@ class Supervisor:
             await asyncio.sleep(_LOOK_EVERY)
             now = time.monotonic()
             for ward in list(self._children):
-                if ward.stage is Stage.WORKING:
+                if ward.is_working:
                     flight = ward.flight()
                     self._look_for_blocked(ward, flight, now)
                     self._look_for_enough(ward, flight)
+                    if now > ward.stop_by + _LAST_WORDS:
+                        log.warning("child %d does not stop and is killed", ward.number)
+                        ward.kill(Sentence.STOPPED)
 
     def _look_for_enough(self, ward: Ward, flight: Flight) -> None:
+        """Long jobs may finish in a child that is replaced: they would be stopped again and again."""
         most_jobs, most_memory = self.options.max_jobs, self.options.max_memory
-        if most_jobs is not None and flight.finished >= most_jobs:
-            log.info("child %d has done %d jobs and is replaced", ward.number, flight.finished)
-            ward.stop(self.options.grace)
-        elif most_memory is not None and (used := resident_memory(ward.pid)) > most_memory:
-            log.warning("child %d uses %d MB and is replaced", ward.number, used // 1_000_000)
-            ward.stop(self.options.grace)
+        used = 0 if most_memory is None else resident_memory(ward.pid)
+        match ward.stage:
+            case Stage.WORKING if most_jobs is not None and flight.finished >= most_jobs:
+                log.info("child %d has done %d jobs and is replaced", ward.number, flight.finished)
+                ward.retire()
+            case Stage.WORKING if most_memory is not None and used > most_memory:
+                log.warning("child %d uses %d MB and is replaced", ward.number, used // 1_000_000)
+                ward.retire()
+            case Stage.RETIRING if most_memory is not None and used > _FAR_TOO_MUCH * most_memory:
+                log.warning("child %d uses %d MB and must stop", ward.number, used // 1_000_000)
+                ward.stop(self.options.grace)
+            case Stage.RETIRING if not flight.entries:
+                ward.stop(self.options.grace)
+            case _:
+                return
+        self._changed.set()
 
     def _look_for_blocked(self, ward: Ward, flight: Flight, now: float) -> None:
         if not guilt.is_blocked(flight, now):
@@ -389,10 +419,15 @@ def _judge(ward: Ward, flight: Flight, status: int) -> dict[int, Outcome]:
             return guilt.outcomes_of_timeout(flight, ward.sentenced_at)
         case Sentence.STOPPED | Sentence.LOST:
             return guilt.outcomes_of_replacement(flight)
-        case None if status == 0 or ward.stage is Stage.STOPPING:
+        case None if status == 0 and ward.was_told_to_stop:
             return guilt.outcomes_of_replacement(flight)
         case None:
+            # Also with status 0: a task may have ended the process, and would do so again and again.
             return guilt.outcomes_of_crash(flight, how_it_ended(status))
+
+
+async def _settle(settlements: list[Settlement], store: Store) -> None:
+    await store.settle(settlements)
 
 
 def _others_wait(flight: Flight) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import mmap
 import os
 import socket
@@ -41,6 +42,8 @@ from holdfast.worker.station import slots_for
 log = logging.getLogger("holdfast.worker")
 
 _NO_WORKER: Final = UUID(int=0)
+_LAST_LINES: Final = 0.5
+"""Seconds for what a child has said before it died."""
 
 
 class Stage(StrEnum):
@@ -50,6 +53,8 @@ class Stage(StrEnum):
     SPARE = "spare"
     """It has imported the app, and waits."""
     WORKING = "working"
+    RETIRING = "retiring"
+    """It claims nothing more, and what runs may take as long as it likes."""
     STOPPING = "stopping"
     GONE = "gone"
 
@@ -84,6 +89,8 @@ class Ward:
         self.failure: str | None = None
         self.sentence: Sentence | None = None
         self.sentenced_at = 0.0
+        self.stop_by = math.inf
+        """It was told to be gone by then."""
         self.started_at = time.monotonic()
         self.working_since = 0.0
         self.warned_at = 0.0
@@ -97,12 +104,16 @@ class Ward:
 
     @property
     def is_working(self) -> bool:
-        return self.stage in (Stage.WORKING, Stage.STOPPING)
+        return self.stage in (Stage.WORKING, Stage.RETIRING, Stage.STOPPING)
+
+    @property
+    def was_told_to_stop(self) -> bool:
+        return self.stop_by < math.inf
 
     # ── its life ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def live(self) -> int:
-        """Start it, listen to it, and return its status once it has ended."""
+        """Start it, listen to it, and return its status once it has ended; OSError if it can't be started."""
         ours, theirs = socket.socketpair()
         recorder = _open_memory(size_for(slots_for(self._slots)))
         try:
@@ -126,22 +137,29 @@ class Ward:
                 stdin=asyncio.subprocess.DEVNULL,
                 process_group=0,
             )
+        except BaseException:
+            self.stage = Stage.GONE
+            ours.close()
+            raise
         finally:
             theirs.close()
             os.close(recorder)
+        if self.sentence is not None:
+            kill_group(self.pid)  # it was to go before it had come
         self._line = await Line.open(ours)
         listening = asyncio.create_task(self._listen(self._line))
         try:
             return await self._process.wait()
         finally:
-            self.stage = Stage.GONE
-            listening.cancel()
-            self._line.close()
             # What it has started must not outlive it: processes of isolated jobs, and what tasks ran by themselves.
             kill_group(self.pid)
             for entry in self.flight().running:
                 if entry.pid:
                     kill_group(entry.pid)
+            await asyncio.wait([listening], timeout=_LAST_LINES)
+            self.stage = Stage.GONE
+            listening.cancel()
+            self._line.close()
 
     async def _listen(self, line: Line) -> None:
         while (text := await line.hear()) is not None:
@@ -168,20 +186,28 @@ class Ward:
         self.stage = Stage.WORKING
         self._say(Go(worker))
 
+    def retire(self) -> None:
+        """Let it finish what it has, however long that takes."""
+        if self.stage is Stage.WORKING:
+            self.stage = Stage.RETIRING
+            self._say(Quiet())
+
     def stop(self, grace: float) -> None:
         """Let it finish. Nothing is lost if it does not."""
-        if self.stage in (Stage.WORKING, Stage.SPARE):
-            self.stage = Stage.STOPPING if self.stage is Stage.WORKING else self.stage
+        if self.stage in (Stage.WORKING, Stage.RETIRING, Stage.SPARE):
+            self.stage = Stage.SPARE if self.stage is Stage.SPARE else Stage.STOPPING
+            self.stop_by = time.monotonic() + grace
             self._say(Stop(grace))
         elif self.stage is Stage.STARTING:
             self.kill(Sentence.STOPPED)
 
     def kill(self, sentence: Sentence) -> None:
         """Now. The reason decides about its jobs."""
-        if self.sentence is None and self._process is not None and self.stage is not Stage.GONE:
+        if self.sentence is None and self.stage is not Stage.GONE:
             self.sentence = sentence
             self.sentenced_at = time.monotonic()
-            kill_group(self.pid)
+            if self._process is not None:
+                kill_group(self.pid)
 
     def _say(self, message: Any) -> None:
         if self._line is not None:

@@ -43,8 +43,6 @@ class Heartbeat(HintedService):
         for ward in list(self._wards()):
             if not ward.is_working:
                 continue  # it has ended while others were beaten for
-            if ward not in self._wards():
-                continue  # it has ended while another one's beat was answered
             held = ward.held()
             answer = await self._store().beat(ward.worker, held)
             if answer.released:
