@@ -373,7 +373,10 @@ class SteeringVerbs(Protocol):
         ...
 
     async def retry(self, ids: Sequence[UUID], args_json: str | None = None) -> dict[UUID, Ruling]:
-        """Dead or cancelled jobs become pending with a fresh budget, if asked with other arguments."""
+        """Dead or cancelled jobs become pending with a fresh budget, if asked with other arguments.
+
+        Nobody needs to be told of them any more, until they go dead again.
+        """
         ...
 
     async def run_now(self, ids: Sequence[UUID]) -> dict[UUID, Ruling]:
@@ -386,6 +389,21 @@ class SteeringVerbs(Protocol):
 
     async def prune(self, *, dead_before: datetime | None = None, batch: int = 1000) -> Pruned:
         """Delete what is past its retention, at most about a batch; dead letters only if a time is given for them."""
+        ...
+
+
+class DeadLetterVerbs(Protocol):
+    """Dead letters that somebody must be told of. A job is marked whenever it goes dead, whatever the reason."""
+
+    async def unannounced(self, limit: int) -> list[JobRecord]:
+        """Dead jobs that are still marked, those that went dead first before the others."""
+        ...
+
+    async def announced(self, jobs: Sequence[tuple[UUID, int]]) -> None:
+        """Take the mark from these jobs, each with the generation that was told of.
+
+        One that has been retried meanwhile, and has gone dead again, keeps its mark.
+        """
         ...
 
 
@@ -492,7 +510,17 @@ class ReadingVerbs(Protocol):
         ...
 
 
-class Store(JobVerbs, ProgressVerbs, SteeringVerbs, WorkerVerbs, QueueVerbs, TaskVerbs, ReadingVerbs, Protocol):
+class Store(
+    JobVerbs,
+    ProgressVerbs,
+    SteeringVerbs,
+    DeadLetterVerbs,
+    WorkerVerbs,
+    QueueVerbs,
+    TaskVerbs,
+    ReadingVerbs,
+    Protocol,
+):
     """Everything a database must do for Holdfast."""
 
     async def open(self) -> None:

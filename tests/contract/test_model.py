@@ -353,6 +353,14 @@ class StoreMachine(RuleBasedStateMachine):
             case _:
                 self.both(lambda store: store.discard(ids))
 
+    @rule(limit=st.integers(1, 4), is_stale=st.booleans())
+    def announce(self, limit: int, is_stale: bool) -> None:
+        dead: list[JobRecord] = self.both(
+            lambda store: store.unannounced(limit), lambda jobs: list(map(placeless, jobs))
+        )
+        told = [(job.id, job.generation - is_stale) for job in dead]
+        self.both(lambda store: store.announced(told))
+
     @rule(is_cancelled=st.booleans(), is_edited=st.booleans())
     def retry_all(self, is_cancelled: bool, is_edited: bool) -> None:
         wanted = {JobState.DEAD, JobState.CANCELLED} if is_cancelled else {JobState.DEAD}
@@ -437,6 +445,7 @@ class Picture(msgspec.Struct):
     order: dict[str, list[UUID]]
     finished: list[UUID]
     progress: dict[UUID, Progress]
+    unannounced: list[UUID]
 
 
 async def _picture(store: Store, ids: list[UUID], has_reborn: bool) -> Picture:
@@ -461,6 +470,7 @@ async def _picture(store: Store, ids: list[UUID], has_reborn: bool) -> Picture:
         order={queue: [job.id for job in ready if job.queue == queue] for queue in ("a", "b")},
         finished=[job.id for job in await store.finished(ids)],
         progress=await store.progress(ids),
+        unannounced=[job.id for job in await store.unannounced(1000)],
     )
 
 

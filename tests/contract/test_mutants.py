@@ -402,6 +402,27 @@ class PruneIgnoresLiveKeys(MemoryStore):
         return pruned
 
 
+class AnnouncementIgnoresTheGeneration(MemoryStore):
+    async def announced(self, jobs: Sequence[tuple[UUID, int]]) -> None:
+        await super().announced([(id, self._jobs[id].generation) for id, _ in jobs if id in self._jobs])
+
+
+class RetriedJobsAreAnnounced(MemoryStore):
+    async def retry(self, ids: Sequence[UUID], args_json: str | None = None) -> dict[UUID, Ruling]:
+        marked = self._unannounced & set(ids)
+        rulings = await super().retry(ids, args_json)
+        self._unannounced |= marked
+        return rulings
+
+
+class ExpiredJobsAreNotAnnounced(MemoryStore):
+    async def tick(self) -> Tick:
+        marked = set(self._unannounced)
+        tick = await super().tick()
+        self._unannounced = marked
+        return tick
+
+
 class PruneSaysDoneTooEarly(MemoryStore):
     async def prune(self, *, dead_before: datetime | None = None, batch: int = 1000) -> Pruned:
         return replace(await super().prune(dead_before=dead_before, batch=batch), is_done=True)
@@ -582,6 +603,8 @@ MUTANTS = [
     Mutant(RetryForgetsTheKey, "test_a_retry_makes_its_key_live_again"),
     Mutant(RetryIgnoresWhoHasTheKeyNow, "test_a_retry_is_refused_when_its_idempotency_key_has_passed_on"),
     Mutant(DiscardTakesCancelledJobsToo, "test_discard_rules_by_state"),
+    Mutant(AnnouncementIgnoresTheGeneration, "test_an_announcement_of_an_earlier_death_leaves_the_mark_of_the_next"),
+    Mutant(RetriedJobsAreAnnounced, "test_a_retried_job_needs_no_announcement_until_it_goes_dead_again"),
     Mutant(PruneDeletesDeadLetters, "test_dead_letters_stay_for_ever"),
     Mutant(PruneIgnoresLiveKeys, "test_a_job_stays_as_long_as_its_idempotency_key"),
     Mutant(PruneSaysDoneTooEarly, "test_a_prune_takes_about_a_batch_and_says_when_it_is_done"),
@@ -645,6 +668,8 @@ NOTICED_BY_THE_MODEL = [
     RetryKeepsTheBudget,
     BeatReleasesAwaitedClaims,
     BeatReleasesTheLatestClaims,
+    AnnouncementIgnoresTheGeneration,
+    ExpiredJobsAreNotAnnounced,
 ]
 
 

@@ -19,6 +19,7 @@ SELECTIONS: Final = {
     "lock_orphans",
     "select_by_id",
     "select_finished",
+    "select_unannounced",
 }
 """These stand inside records.sql."""
 NOT_PREPARED: Final = {

@@ -17,6 +17,7 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
     active, finished = ids_of(3, batch), ids_of(4, batch)
     keys = [str(number) for number in range(1, batch + 1)]
     values: dict[str, list[object]] = {
+        "announced": [active, [0] * batch],
         "attempts": [finished[0]],
         "beat": [WORKER, None, True],
         "claim": [WORKER, uuid4(), [QUEUE], [batch], [floor] * LANES, None],
@@ -57,6 +58,7 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "save": [_json([_saved(id) for id in active])],
         "select_by_id": [finished],
         "select_finished": [finished],
+        "select_unannounced": [batch],
         "set_bound": [QUEUE, 7],
         "sightings": [],
         "take_keys": [_json([_key(id, key) for id, key in zip(finished, keys, strict=True)]), LATER],

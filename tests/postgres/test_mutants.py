@@ -90,6 +90,20 @@ MUTANTS = [
         "test_it_goes_with_its_job",
     ),
     Mutant(
+        "announces what has gone dead again",
+        "announced",
+        "and generation = told.generation",
+        "",
+        "test_an_announcement_of_an_earlier_death_leaves_the_mark_of_the_next",
+    ),
+    Mutant(
+        "announces what was retried",
+        "save",
+        "is_unannounced = new.stage = 6 and (job.is_unannounced or job.stage <> 6)",
+        "is_unannounced = job.is_unannounced or (new.stage = 6 and job.stage <> 6)",
+        "test_a_retried_job_needs_no_announcement_until_it_goes_dead_again",
+    ),
+    Mutant(
         "claims without locking",
         "claim",
         "for update skip locked",

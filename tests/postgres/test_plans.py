@@ -27,11 +27,12 @@ from tests.servers.databases import Databases
 
 COUNTING: Final = {"queues"}
 """Counts all that waits, in its indexes: for people, not for workers."""
-AT_THE_FRONT: Final = {"next_due"}
-"""Reads the first entry of an index, and no further."""
+AT_THE_FRONT: Final = {"next_due", "select_unannounced"}
+"""Read the first entries of an index, and no further."""
 OF_A_WORKER: Final = {"claimed", "depart", "lock_active_of_worker", "lock_orphans", "workers"}
 """Read, or count, all that one worker holds: here a thousand jobs."""
 INDEXES: Final = {
+    "announced": {"jobs_pkey"},
     "attempts": {"failures_of_job"},
     "claim": {"jobs_pkey", "jobs_ready"},
     "claimed": {"jobs_active"},
@@ -55,6 +56,7 @@ INDEXES: Final = {
     "save": {"jobs_pkey"},
     "select_by_id": {"jobs_pkey"},
     "select_finished": {"jobs_pkey"},
+    "select_unannounced": {"jobs_unannounced"},
     "trim_history": {"failures_of_job", "failures_pkey"},
     "workers": {"jobs_active"},
 }

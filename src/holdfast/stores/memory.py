@@ -79,6 +79,7 @@ class MemoryStore:
         self._jobs: dict[UUID, JobRecord] = {}
         self._history: dict[UUID, list[Attempt]] = {}
         self._progress: dict[UUID, tuple[int, Progress]] = {}
+        self._unannounced: set[UUID] = set()
         self._keys: dict[KeyName, KeyRecord] = {}
         self._queues: dict[str, QueueRecord] = {}
         self._workers: dict[UUID, WorkerRecord] = {}
@@ -265,6 +266,18 @@ class MemoryStore:
             self._ring_for_work(touched)
             self._ring(HintKind.CANCEL, ids={job.id for job in touched if job.stage is Stage.ACTIVE})
             return rulings
+
+    async def unannounced(self, limit: int) -> list[JobRecord]:
+        check_limit(limit)
+        with self._lock:
+            dead = [self._jobs[id] for id in self._unannounced]
+            return sorted(dead, key=lambda job: (job.finished_at, job.id))[:limit]
+
+    async def announced(self, jobs: Sequence[tuple[UUID, int]]) -> None:
+        check_batch(len(jobs))
+        with self._lock:
+            told = {id for id, generation in jobs if id in self._jobs and self._jobs[id].generation == generation}
+            self._unannounced -= told
 
     async def prune(self, *, dead_before: datetime | None = None, batch: int = _BATCH) -> Pruned:
         with self._lock:
@@ -499,6 +512,10 @@ class MemoryStore:
         if before is not None and after.stage in FINAL and before.stage not in FINAL:
             self._close_keys(after)
             self._ring(HintKind.FINISHED, ids={after.id})
+        if after.stage is not Stage.DEAD:
+            self._unannounced.discard(after.id)
+        elif before is not None and before.stage is not Stage.DEAD:
+            self._unannounced.add(after.id)
         if before is not None and after.stage is Stage.READY:
             self._ring(HintKind.WORK, queues={after.queue})
         if before is not None and after.stage is Stage.SCHEDULED:
@@ -511,6 +528,7 @@ class MemoryStore:
         self._count(self._jobs.pop(id), -1)
         self._history.pop(id, None)
         self._progress.pop(id, None)
+        self._unannounced.discard(id)
 
     def _count(self, job: JobRecord | None, by: int) -> None:
         if job is None:

@@ -236,6 +236,15 @@ class PostgresStore:
 
         return await self._transact(work, is_repeatable=False)
 
+    async def unannounced(self, limit: int) -> list[JobRecord]:
+        check_limit(limit)
+        return [rows.record(row) for row in await self._fetch(records_statement("select_unannounced"), limit)]
+
+    async def announced(self, jobs: Sequence[tuple[UUID, int]]) -> None:
+        check_batch(len(jobs))
+        told = sorted(dict.fromkeys(jobs))
+        await self._change("announced", [id for id, _ in told], [generation for _, generation in told])
+
     async def prune(self, *, dead_before: datetime | None = None, batch: int = _BATCH) -> Pruned:
         now = self._offices.now() or from_microseconds((await self._fetch("select holdfast.now()"))[0][0])
         ends = (

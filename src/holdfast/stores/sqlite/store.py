@@ -285,6 +285,25 @@ class SqliteStore:
 
         return await self._writer.run(Operation(work, weight=len(ids)))
 
+    async def unannounced(self, limit: int) -> list[JobRecord]:
+        check_limit(limit)
+        await self.open()
+
+        def question(connection: Connection) -> list[JobRecord]:
+            ((text,),) = connection.execute(records_statement("select_unannounced"), (limit,))
+            return rows.read_records(text)
+
+        return await self._reader.read(question)
+
+    async def announced(self, jobs: Sequence[tuple[UUID, int]]) -> None:
+        check_batch(len(jobs))
+        told = [(id.bytes, generation) for id, generation in jobs]
+
+        def work(it: Transaction) -> None:
+            it.change_many("announced", told)
+
+        await self._writer.run(Operation(work, weight=len(jobs)))
+
     async def prune(self, *, dead_before: datetime | None = None, batch: int = _BATCH) -> Pruned:
         """Look for what is old with a reader, which holds nobody up, and delete it in one short transaction."""
         now = self._clock.now()

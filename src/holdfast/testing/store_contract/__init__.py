@@ -27,6 +27,7 @@ pytest.register_assert_rewrite(
             "bounds",
             "changes",
             "claim",
+            "dead_letters",
             "enqueue",
             "harness",
             "keys",
@@ -47,6 +48,7 @@ pytest.register_assert_rewrite(
 from holdfast.testing.store_contract.bounds import BoundContract
 from holdfast.testing.store_contract.changes import ChangeContract
 from holdfast.testing.store_contract.claim import ClaimContract
+from holdfast.testing.store_contract.dead_letters import DeadLetterContract
 from holdfast.testing.store_contract.enqueue import EnqueueContract
 from holdfast.testing.store_contract.harness import RETENTION, Harness, SyncConnection
 from holdfast.testing.store_contract.keys import IdempotencyKeyContract, UniqueKeyContract
@@ -74,6 +76,7 @@ class StoreContract(
     TickContract,
     ProgressContract,
     SteeringContract,
+    DeadLetterContract,
     PruneContract,
     WorkerContract,
     QueueContract,

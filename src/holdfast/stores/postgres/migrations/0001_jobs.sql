@@ -40,6 +40,7 @@ create table holdfast.jobs (
     priority            smallint not null,
     lane                smallint not null default 1,
     delivery            smallint not null,
+    is_unannounced      boolean  not null default false, -- it is dead, and nobody has been told
     task                text     not null,
     queue               text     not null,
     args                text     not null,
@@ -77,6 +78,7 @@ create index jobs_due on holdfast.jobs (due_at, id) where stage = 1;
 create index jobs_delayed on holdfast.jobs (queue, attempt) where stage = 1;
 create index jobs_active on holdfast.jobs (worker, started_at) where stage = 3;
 create index jobs_dead on holdfast.jobs (id) where stage = 6;
+create index jobs_unannounced on holdfast.jobs (finished_at, id) where is_unannounced;
 create index jobs_expiring on holdfast.jobs (expires_at) where stage < 3 and expires_at is not null;
 
 create table holdfast.keys (

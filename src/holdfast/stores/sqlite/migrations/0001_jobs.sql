@@ -37,7 +37,8 @@ create table holdfast_jobs (
     error_type          text,
     error_message       text,
     cancel_requested_at integer,
-    cancel_reason       text
+    cancel_reason       text,
+    is_unannounced      integer not null default 0 -- it is dead, and nobody has been told
 );
 
 -- Only live states are indexed, so that a finished job costs nothing but its row.
@@ -45,6 +46,7 @@ create index holdfast_ready on holdfast_jobs (queue, priority desc, lane, place)
 create index holdfast_due on holdfast_jobs (due_at, id) where stage = 1;
 create index holdfast_active on holdfast_jobs (worker) where stage = 3;
 create index holdfast_dead on holdfast_jobs (id) where stage = 6;
+create index holdfast_unannounced on holdfast_jobs (finished_at, id) where is_unannounced = 1;
 create index holdfast_expiring on holdfast_jobs (expires_at) where stage < 3 and expires_at is not null;
 
 create table holdfast_keys (
