@@ -146,6 +146,13 @@ MUTANTS = [
         "test_racing_settlements_of_one_claim_apply_once",
     ),
     Mutant(
+        "does not look for what has expired",
+        "next_due",
+        "where stage < 3 and expires_at is not null",
+        "where stage < 3 and expires_at is not null and false",
+        "test_an_expired_job_goes_dead_with_the_reason",
+    ),
+    Mutant(
         "ripens in any order",
         "ripen",
         "order by due_at, id",

@@ -45,7 +45,7 @@ INDEXES: Final = {
     "lock_by_id": {"jobs_pkey"},
     "lock_expired": {"jobs_expiring"},
     "lock_orphans": {"jobs_pkey", "jobs_active"},
-    "next_due": {"jobs_due"},
+    "next_due": {"jobs_due", "jobs_expiring"},
     "prunable": {"jobs_pkey", "keys_of_job"},
     "progress": {"jobs_pkey", "progress_pkey"},
     "prune": {"jobs_pkey", "keys_of_job", "failures_of_job", "progress_pkey"},

@@ -178,6 +178,14 @@ class PostgresStore:
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def tick(self) -> Tick:
+        # Mostly there is nothing to do, and every idle worker finds that out all the time: it is one look, no more.
+        (ahead,) = await self._fetch(statement("next_due"))
+        now = self._microseconds or ahead["now"]
+        if all(time is None or time > now for time in (ahead["due_at"], ahead["expires_at"])):
+            return Tick(0, 0, _span_until(ahead["due_at"], now))
+        return await self._tick()
+
+    async def _tick(self) -> Tick:
         async def work(it: Transaction) -> Tick:
             expired = await it.records("lock_expired", it.given_now, _BATCH)
             if expired:
@@ -186,9 +194,8 @@ class PostgresStore:
             if ripened:
                 it.hint(HintKind.WORK, ripened)
                 await it.fetch("know_queues", list(ripened))
-            ((due_at, now),) = await it.fetch("next_due")
-            now = it.given_now or now
-            next_in = None if due_at is None else timedelta(microseconds=max(due_at - now, 0))
+            (ahead,) = await it.fetch("next_due")
+            next_in = _span_until(ahead["due_at"], it.given_now or ahead["now"])
             return Tick(sum(ripened.values()), len(expired), next_in)
 
         return await self._transact(work)
@@ -455,6 +462,10 @@ class PostgresStore:
         if not jobs:
             return []
         return lifecycle.all_attempts(jobs[0], rows.attempts(await self._fetch(statement("attempts"), id)))
+
+
+def _span_until(time: int | None, now: int) -> timedelta | None:
+    return None if time is None else timedelta(microseconds=max(time - now, 0))
 
 
 def _id_at(microseconds: int) -> UUID:

@@ -1,2 +1,7 @@
--- The earliest time that somebody waits for, and the time.
-select (select due_at from holdfast.jobs where stage = 1 order by due_at limit 1) as due_at, holdfast.now() as now
+-- The earliest time that somebody waits for, the earliest at which one expires who waits, and the time.
+select
+    (select due_at from holdfast.jobs where stage = 1 order by due_at limit 1) as due_at,
+    (
+        select expires_at from holdfast.jobs where stage < 3 and expires_at is not null order by expires_at limit 1
+    ) as expires_at,
+    holdfast.now() as now
