@@ -29,6 +29,7 @@ from holdfast.ids import Ids
 from holdfast.maintenance.pruner import Pruner
 from holdfast.maintenance.rescuer import Rescuer
 from holdfast.maintenance.ticker import Ticker
+from holdfast.maintenance.undertaker import Undertaker
 from holdfast.outcome import Outcome
 from holdfast.store import LARGEST_BATCH, NewWorker, Settlement, Store
 from holdfast.supervision.child import CANT_START
@@ -152,6 +153,7 @@ class Supervisor:
             Heartbeat(store, self._workers).run(),
             Rescuer(store, self._clock).run(),
             Ticker(store).run(),
+            Undertaker(store).run(),
             Pruner(store).run(),
             self._guarded(self._watch),
             self._guarded(self._look_at_sizes),

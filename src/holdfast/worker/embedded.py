@@ -29,6 +29,7 @@ from holdfast.hooks import State
 from holdfast.maintenance.pruner import Pruner
 from holdfast.maintenance.rescuer import Rescuer
 from holdfast.maintenance.ticker import Ticker
+from holdfast.maintenance.undertaker import Undertaker
 from holdfast.span import Span, parse_span
 from holdfast.store import Beaten, Held, NewWorker, Store
 from holdfast.worker import guilt
@@ -214,6 +215,7 @@ class Keeper:
             Heartbeat(store, lambda: [self]).run(),
             Rescuer(store, self._engine.clock).run(),
             Ticker(store).run(),
+            Undertaker(store).run(),
             Pruner(store).run(),
             self._watch(),
         ]

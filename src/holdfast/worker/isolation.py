@@ -7,7 +7,6 @@ a job runs was that job's doing. What it is asked and answers goes over a pair o
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import socket
@@ -33,6 +32,10 @@ log = logging.getLogger("holdfast.worker")
 _MOST_IDLE: Final = 2
 _KILL_AFTER: Final = 0.05
 """Seconds past the hard timeout."""
+_LONGEST_START: Final = 60.0
+"""Seconds for importing the app and for its hooks."""
+_LAST_LINES: Final = 0.5
+"""Seconds for what a process has said before it died."""
 
 # ── what is said ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -63,6 +66,10 @@ class Done(msgspec.Struct, tag="done", frozen=True):
     result_json: str | None = None
 
 
+class Committed(msgspec.Struct, tag="committed", frozen=True):
+    """It was settled by its own transaction, or is not ours any more."""
+
+
 class Ended(msgspec.Struct, tag="ended", frozen=True):
     """The task raised."""
 
@@ -82,7 +89,7 @@ class Progress(msgspec.Struct, tag="progress", frozen=True):
 
 
 ToProcess = Begin | Throw
-FromProcess = Up | Down | Done | Ended | Stopped | Progress
+FromProcess = Up | Down | Done | Committed | Ended | Stopped | Progress
 _to_process: Final = msgspec.json.Decoder(ToProcess)
 _from_process: Final = msgspec.json.Decoder(FromProcess)
 
@@ -123,6 +130,8 @@ class Isolation:
         cell: Cell | None = None
         try:
             cell = await self._free_cell()
+            if run.stop is not None:
+                return _never_begun(run)
             return await self._run_in(cell, run)
         except CantStart as error:
             failure = Failure(FailureKind.ERROR, "CantStart", f"A process for this job could not be started: {error}")
@@ -148,7 +157,12 @@ class Isolation:
             self._all.discard(cell)
         cell = Cell()
         self._all.add(cell)
-        await cell.start(self._locate())
+        try:
+            await cell.start(self._locate())
+        except BaseException:
+            cell.kill()
+            self._all.discard(cell)
+            raise
         return cell
 
     def _put_away(self, cell: Cell) -> None:
@@ -163,6 +177,7 @@ class Isolation:
         now = time.monotonic()
         run.begin_at(now)
         self._recorder.started(run.slot, now, now + run.plan.hard, cell.pid)
+        reminder = asyncio.get_running_loop().call_at(run.soft_at, run.time_out)
         killer = asyncio.get_running_loop().call_at(now + run.plan.hard + _KILL_AFTER, cell.kill)
 
         def throw(error: BaseException) -> None:
@@ -172,8 +187,6 @@ class Isolation:
         cell.is_busy = True
         cell.say(Begin(run.job))
         try:
-            if run.stop is not None:
-                throw(asyncio.CancelledError())
             while (text := await cell.hear()) is not None:
                 match heard_from_process(text):
                     case Progress(done, total, note):
@@ -181,6 +194,10 @@ class Isolation:
                     case Done(result_json):
                         cell.is_busy = False
                         return Completed(result_json)
+                    case Committed():
+                        cell.is_busy = False
+                        run.is_taken = True
+                        return Completed()
                     case Ended(verdict, failure, delay):
                         cell.is_busy = False
                         return Raised(verdict, failure, delay)
@@ -191,6 +208,7 @@ class Isolation:
                         pass
             return await self._outcome_of_death(cell, run, time.monotonic() - now)
         finally:
+            reminder.cancel()
             killer.cancel()
 
     async def _outcome_of_death(self, cell: Cell, run: Run, ran: float) -> Outcome:
@@ -199,6 +217,15 @@ class Isolation:
             return guilt.hard_timeout(ran, run.plan.hard)
         message = f"Its process {how_it_ended(status)}, and nothing else ran in it."
         return Crashed(Failure(FailureKind.CRASH, "ProcessCrashed", message), is_guilty=True)
+
+
+def _never_begun(run: Run) -> Outcome:
+    """It was stopped while its process was being started."""
+    if run.stop is Withdrawn:
+        return Withdrawn(run.stop_reason)
+    if run.stop is Interrupted:
+        return Interrupted(has_started=False)
+    return guilt.hard_timeout(time.monotonic() - run.started_at, run.plan.hard)
 
 
 class CantStart(Exception):
@@ -211,6 +238,7 @@ class Cell:
     def __init__(self) -> None:
         self._line: Line | None = None
         self._process: asyncio.subprocess.Process | None = None
+        self._watch: asyncio.Task[None] | None = None
         self.is_busy = False
 
     @property
@@ -240,7 +268,12 @@ class Cell:
         finally:
             theirs.close()
         self._line = await Line.open(ours)
-        text = await self._line.hear()
+        self._watch = asyncio.create_task(self._clear_up(self._process, self._line))
+        try:
+            async with asyncio.timeout(_LONGEST_START):
+                text = await self._line.hear()
+        except TimeoutError:
+            raise CantStart(f"it was not ready after {_LONGEST_START:g} s") from None
         match None if text is None else heard_from_process(text):
             case Up():
                 return
@@ -260,11 +293,13 @@ class Cell:
         if self.is_alive:
             kill_group(self.pid)
 
+    async def _clear_up(self, process: asyncio.subprocess.Process, line: Line) -> None:
+        """Once it has ended: end what it has started, and the line, which that may still have in hand."""
+        await process.wait()
+        kill_group(process.pid)
+        await asyncio.sleep(_LAST_LINES)
+        line.close()
+
     async def wait(self) -> int:
         assert self._process is not None
-        status = await self._process.wait()
-        kill_group(self.pid)  # what it has started
-        if self._line is not None:
-            with contextlib.suppress(Exception):
-                self._line.close()
-        return status
+        return await self._process.wait()
