@@ -79,6 +79,7 @@ class Cell:
         self._inbox: queue.SimpleQueue[Begin] = queue.SimpleQueue()
         self._run: Run | None = None
         self._thrown: BaseException | None = None
+        self._deadline: datetime | None = None
         self._is_stopped = False
         self._lock = threading.Lock()
 
@@ -154,6 +155,7 @@ class Cell:
         context = Context(plan.name, run.job, self._state, self)
         call = functools.partial(plan.function, *([context] if plan.is_bound else []), **arguments)
         hooks = self._app.engine.hooks
+        self._deadline = self._app.engine.clock.now() + plan.task.settings.soft_timeout
         self._run = run
         if not hooks.middleware and not asyncio.iscoroutinefunction(plan.function):
             token = current.set(context)
@@ -183,7 +185,7 @@ class Cell:
         return self._is_stopped
 
     def deadline(self, job: UUID) -> datetime | None:
-        return None
+        return self._deadline
 
     def report_progress(self, job: ClaimedJob, done: float, total: float | None, note: str) -> None:
         _say(self._line, Progress(done, total, note))

@@ -27,9 +27,10 @@ class _Lines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         job = getattr(record, "job_id", None)
+        is_of_a_task = record.name.startswith("holdfast.task.")  # said through its context
         is_ours = record.name.startswith("holdfast.")
         who = f"[{self._who}]" if is_ours else f"[{self._who}] {record.name}:"
-        if job is not None and not is_ours:
+        if job is not None and (is_of_a_task or not is_ours):
             who += f" ({getattr(record, 'task', '')} {job})"
         record.__dict__["who"] = who
         return super().format(record)

@@ -1,0 +1,369 @@
+"""The app that the real workers under test run. Its tasks write down what they do; see history.py."""
+
+# ruff: noqa: ASYNC251  # tasks that misbehave are what is tested
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ctypes
+import logging
+import os
+import resource
+import sys
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+from holdfast import (
+    Cancel,
+    Context,
+    GiveUp,
+    Holdfast,
+    Retry,
+    Snooze,
+    SoftTimeout,
+    State,
+    TryAgain,
+)
+from tests.worker.history import here
+
+NEVER = 3600.0
+log = logging.getLogger("app")
+
+
+@contextlib.contextmanager
+def told(ctx: Context) -> Iterator[None]:
+    """Write down that a job starts, and that it ends, and with what."""
+    facts: dict[str, Any] = {"job": ctx.job_id, "task": ctx.task, "attempt": ctx.attempt}
+    here().write("start", **facts)
+    try:
+        yield
+    except BaseException as error:
+        here().write("end", note=type(error).__name__, **facts)
+        raise
+    here().write("end", **facts)
+
+
+def make_app(url: str | None = None) -> Holdfast:
+    """All tasks, on any database."""
+    hf = Holdfast(url)
+    soon = Retry(3, base="10ms", cap="10ms")
+    once = Retry(1)
+
+    # ── on the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @hf.task(bind=True)
+    async def quick(ctx: Context, number: int = 0) -> int:
+        with told(ctx):
+            return number
+
+    @hf.task(bind=True)
+    async def sleep(ctx: Context, seconds: float) -> str:
+        with told(ctx):
+            await asyncio.sleep(seconds)
+            return "slept"
+
+    @hf.task(bind=True, timeout="1s", retry=once)
+    async def block(ctx: Context, seconds: float = NEVER) -> str:
+        """Blocks the event loop, and with it all its neighbours."""
+        with told(ctx):
+            time.sleep(seconds)
+            return "went on"
+
+    @hf.task(bind=True, timeout="1s", retry=once)
+    async def swallow(ctx: Context) -> None:
+        with told(ctx):
+            while True:
+                try:
+                    await asyncio.sleep(0.01)
+                except BaseException:
+                    continue
+
+    @hf.task(bind=True, soft_timeout="300ms", timeout="60s", retry=once)
+    async def soft(ctx: Context) -> str:
+        with told(ctx):
+            try:
+                async with asyncio.timeout(NEVER):
+                    await asyncio.sleep(NEVER)
+            except SoftTimeout:
+                here().write("clean-up", job=ctx.job_id)
+                raise
+            return "never"
+
+    @hf.task(bind=True, retry=soon)
+    async def fail(ctx: Context, kind: str) -> Any:
+        with told(ctx):
+            return await _fail(ctx, kind)
+
+    @hf.task(bind=True)
+    async def answer(ctx: Context, kind: str) -> Any:
+        with told(ctx):
+            return {"object": object(), "huge": "x" * 10_000_000, "set": {1, 2}, "cycle": _cycle()}[kind]
+
+    @hf.task(bind=True)
+    async def facts(ctx: Context) -> dict[str, Any]:
+        log.warning("in the task")
+        ctx.log.warning("through the context")
+        return {
+            "job_id": str(ctx.job_id),
+            "task": ctx.task,
+            "queue": ctx.queue,
+            "attempt": ctx.attempt,
+            "max_attempts": ctx.max_attempts,
+            "idempotency_key": ctx.idempotency_key,
+            "context": ctx.context,
+            "state": ctx.state.made,
+            "deadline": ctx.deadline is not None,
+            "is_cancelled": ctx.is_cancelled,
+            "pid": os.getpid(),
+        }
+
+    # ── in a thread ──────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @hf.task(bind=True)
+    def thread_sleep(ctx: Context, seconds: float) -> str:
+        with told(ctx):
+            _nap(seconds)
+            return "slept"
+
+    @hf.task(bind=True, timeout="1s", retry=once)
+    def thread_hang(ctx: Context) -> None:
+        with told(ctx):
+            while True:
+                try:
+                    _nap(NEVER)
+                except BaseException:
+                    continue
+
+    @hf.task(bind=True, timeout="1s", retry=once)
+    def hold_interpreter(ctx: Context) -> int:
+        """One call of C code that never lets another thread run Python."""
+        with told(ctx):
+            return sum(range(10**15))
+
+    @hf.task(bind=True, soft_timeout="300ms", timeout="60s", retry=once)
+    def thread_soft(ctx: Context) -> str:
+        with told(ctx):
+            try:
+                _nap(NEVER)
+            except SoftTimeout:
+                here().write("clean-up", job=ctx.job_id)
+                raise
+            return "never"
+
+    @hf.task(bind=True)
+    def thread_facts(ctx: Context) -> dict[str, Any]:
+        log.warning("in the thread")
+        return {"job_id": str(ctx.job_id), "state": ctx.state.made, "thread": threading.current_thread().name}
+
+    # ── alone in a process ───────────────────────────────────────────────────────────────────────────────────────────
+
+    @hf.task(bind=True, isolation="process")
+    def alone_sleep(ctx: Context, seconds: float) -> str:
+        with told(ctx):
+            time.sleep(seconds)
+            return "slept"
+
+    @hf.task(bind=True, isolation="process")
+    async def alone_async(ctx: Context, seconds: float) -> str:
+        with told(ctx):
+            await asyncio.sleep(seconds)
+            return "slept"
+
+    @hf.task(bind=True, isolation="process", timeout="1s", retry=once)
+    def alone_hang(ctx: Context) -> None:
+        with told(ctx):
+            while True:
+                try:
+                    time.sleep(NEVER)
+                except BaseException:
+                    continue
+
+    @hf.task(bind=True, isolation="process", soft_timeout="300ms", timeout="60s", retry=once)
+    def alone_soft(ctx: Context) -> str:
+        with told(ctx):
+            try:
+                time.sleep(NEVER)
+            except SoftTimeout:
+                here().write("clean-up", job=ctx.job_id)
+                raise
+            return "never"
+
+    @hf.task(bind=True, isolation="process", soft_timeout="300ms", timeout="60s", retry=once)
+    async def alone_async_soft(ctx: Context) -> str:
+        with told(ctx):
+            try:
+                await asyncio.sleep(NEVER)
+            except SoftTimeout:
+                here().write("clean-up", job=ctx.job_id)
+                raise
+            return "never"
+
+    @hf.task(bind=True, isolation="process")
+    def alone_facts(ctx: Context) -> dict[str, Any]:
+        log.warning("alone")
+        return {
+            "job_id": str(ctx.job_id),
+            "state": ctx.state.made,
+            "deadline": ctx.deadline is not None,
+            "pid": os.getpid(),
+        }
+
+    @hf.task(bind=True, isolation="process", retry=soon)
+    def alone_fail(ctx: Context, kind: str) -> Any:
+        with told(ctx):
+            return asyncio.run(_fail(ctx, kind))
+
+    @hf.task(bind=True, isolation="process", retry=soon)
+    def devour(ctx: Context) -> int:
+        """Uses more memory than it may."""
+        with told(ctx):
+            resource.setrlimit(resource.RLIMIT_AS, (1 << 30, 1 << 30))
+            hoard = []
+            while True:
+                hoard.append(bytearray(1 << 24))
+
+    @hf.task(bind=True, delivery="at_most_once")
+    def once_only(ctx: Context, seconds: float) -> str:
+        with told(ctx):
+            time.sleep(seconds)
+            return "slept"
+
+    # ── crashes ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @hf.task(bind=True, retry=Retry(10, base="10ms", cap="10ms"))
+    async def crash(ctx: Context, how: str) -> None:
+        with told(ctx):
+            await asyncio.sleep(0)
+            _crash(how)
+            await asyncio.sleep(NEVER)
+
+    @hf.task(bind=True, isolation="process", retry=Retry(10, base="10ms", cap="10ms"))
+    def alone_crash(ctx: Context, how: str) -> None:
+        with told(ctx):
+            _crash(how)
+
+    # ── around the jobs ──────────────────────────────────────────────────────────────────────────────────────────────
+
+    @hf.on_startup
+    async def first(state: State) -> None:
+        here().write("startup", note="first")
+        state.made = "by the first hook"
+
+    @hf.on_startup
+    def second(state: State) -> None:
+        here().write("startup", note=f"second after {state.made}")
+
+    @hf.on_shutdown
+    async def last(state: State) -> None:
+        here().write("shutdown", note="registered first")
+
+    @hf.on_shutdown
+    def before(state: State) -> None:
+        here().write("shutdown", note="registered last")
+
+    return hf
+
+
+async def _fail(ctx: Context, kind: str) -> Any:
+    match kind:
+        case "error":
+            raise ValueError("planned")
+        case "evil":
+            raise _Evil
+        case "exit":
+            sys.exit("not today")
+        case "interrupt":
+            raise KeyboardInterrupt
+        case "cancelled":
+            raise asyncio.CancelledError("by itself")
+        case "give up":
+            raise GiveUp("no use")
+        case "cancel":
+            raise Cancel("not wanted")
+        case "snooze":
+            if len(here().read("start", ctx.job_id)) < 4:
+                raise Snooze("50ms")
+        case "again":
+            if ctx.attempt < 3:
+                raise TryAgain("10ms")
+        case "group":
+            async with asyncio.TaskGroup() as group:
+                group.create_task(_raise(ValueError("one")))
+                group.create_task(_raise(LookupError("two")))
+        case _:
+            raise AssertionError(kind)
+    return ctx.attempt
+
+
+async def _raise(error: Exception) -> None:
+    raise error
+
+
+class _Evil(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text for you")
+
+    def __repr__(self) -> str:
+        raise SystemExit("nor this")
+
+
+def _cycle() -> list[Any]:
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    return cycle
+
+
+def _crash(how: str) -> None:
+    match how:
+        case "segfault":
+            ctypes.string_at(0)
+        case "abort":
+            os.abort()
+        case "exit 0":
+            os._exit(0)
+        case "exit 3":
+            os._exit(3)
+        case "exit in a task":
+            asyncio.get_running_loop().create_task(_exit())
+        case _:
+            raise AssertionError(how)
+
+
+async def _exit() -> None:
+    sys.exit(0)
+
+
+def _nap(seconds: float) -> None:
+    """Sleep in a way that an exception can reach."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        time.sleep(0.01)
+
+
+@contextlib.asynccontextmanager
+async def around(ctx: Context, name: str) -> AsyncIterator[None]:
+    """A middleware that writes down when it is entered and left."""
+    here().write(f"enter {name}", job=ctx.job_id)
+    try:
+        yield
+    finally:
+        here().write(f"leave {name}", job=ctx.job_id)
+
+
+def with_middleware(hf: Holdfast) -> Holdfast:
+    @hf.middleware
+    def outer(ctx: Context) -> contextlib.AbstractAsyncContextManager[None]:
+        return around(ctx, "outer")
+
+    @hf.middleware
+    def inner(ctx: Context) -> contextlib.AbstractAsyncContextManager[None]:
+        return around(ctx, "inner")
+
+    return hf
+
+
+hf = make_app()
+wrapped = with_middleware(make_app())
