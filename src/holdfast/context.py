@@ -13,8 +13,9 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.errors import InvalidOption
+from holdfast.errors import InvalidOption, InvalidTransaction
 from holdfast.job import ClaimedJob
+from holdfast.transaction import TaskTransaction
 
 _LONGEST_NOTE: Final = 200
 
@@ -94,6 +95,26 @@ class Context:
         return f"<Context {self.task} {self.job_id or '(called directly)'} attempt {self.attempt}/{self.max_attempts}>"
 
     @property
+    def tx(self) -> TaskTransaction:
+        """The transaction in which this task's writes, its completion and the jobs it enqueues are committed together.
+
+        Opens with the first statement. Only in tasks with `delivery="transactional"`.
+        """
+        if self._job is None:
+            raise InvalidTransaction(
+                f"{self.task} was called directly, and there is no job to complete: ctx.tx is for jobs. Enqueue it."
+            )
+        raise InvalidTransaction(
+            f"ctx.tx is only for tasks that are committed with their job. Declare {self.task} with "
+            'delivery="transactional", and without isolation="process".'
+        )
+
+    @property
+    def open_transaction(self) -> TaskTransaction | None:
+        """The transaction that the task has opened: the jobs that it enqueues join it."""
+        return None
+
+    @property
     def context(self) -> dict[str, Any]:
         """What the producer passed as `options(context=…)`."""
         text = None if self._job is None else self._job.context_json
@@ -130,6 +151,26 @@ class Context:
     def log_fields(self) -> Mapping[str, object]:
         """How the job stands in log records."""
         return {"job_id": str(self.job_id), "task": self.task, "queue": self.queue, "attempt": self.attempt}
+
+
+class TransactionalContext(Context):
+    """The context of a task with `delivery="transactional"`."""
+
+    __slots__ = ("_transaction",)
+
+    def __init__(
+        self, task: str, job: ClaimedJob, state: Any, surroundings: Surroundings, transaction: TaskTransaction
+    ) -> None:
+        super().__init__(task, job, state, surroundings)
+        self._transaction = transaction
+
+    @property
+    def tx(self) -> TaskTransaction:
+        return self._transaction
+
+    @property
+    def open_transaction(self) -> TaskTransaction | None:
+        return self._transaction if self._transaction.is_open else None
 
 
 def _is_number(value: object) -> bool:

@@ -14,12 +14,13 @@ from uuid import UUID
 from holdfast import forks, native
 from holdfast.clock import Clock
 from holdfast.context import current
-from holdfast.errors import DuplicateTask, QueueFull, ResultTimeout, UnknownTask, WaitingInTask
+from holdfast.errors import DuplicateTask, QueueFull, ResultTimeout, UnknownTask, WaitingInTask, WrongDatabase
 from holdfast.hooks import Hooks
 from holdfast.ids import Ids
 from holdfast.job import FINAL, JobRecord, NewJob
 from holdfast.portal import Portal, refuse_on_a_loop
 from holdfast.store import Enqueued, HintKind, PublishedTask, Queue, Store, TaskDefinition
+from holdfast.transaction import TaskTransaction
 from holdfast.waiting import Endings, look
 
 Result = TypeVar("Result")
@@ -157,9 +158,17 @@ class Engine:
     # ── enqueuing ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def enqueue(self, jobs: Sequence[NewJob], wait: timedelta, tx: object | None = None) -> list[Enqueued]:
-        """Enqueue all or none, waiting for room in a full queue; QueueFull if there is none in time."""
+        """Enqueue all or none, waiting for room in a full queue; QueueFull if there is none in time.
+
+        In a task whose own transaction is open the jobs join that: they exist if and only if it commits.
+        """
+        if isinstance(tx, TaskTransaction):
+            return await self._own(tx).enqueue(jobs)
         if tx is not None:
             return await self.store.enqueue(jobs, tx)  # not made ready: the caller's transaction may hold the lock
+        context = current.get()
+        if context is not None and (joined := context.open_transaction) is not None and joined.is_of(self):
+            return await joined.enqueue(jobs)
         store = await self.declared()
         try:
             return await store.enqueue(jobs)
@@ -189,8 +198,17 @@ class Engine:
 
     def enqueue_in(self, tx: object, jobs: Sequence[NewJob], instead: str) -> list[Enqueued]:
         """Enqueue on a synchronous connection of the caller's, in the caller's thread."""
+        if isinstance(tx, TaskTransaction):
+            return self.wait(self._own(tx).enqueue(jobs), instead)
         refuse_on_a_loop(instead)
         return self.store.enqueue_in(tx, jobs)
+
+    def _own(self, tx: TaskTransaction) -> TaskTransaction:
+        if not tx.is_of(self):
+            raise WrongDatabase(
+                "tx= is the transaction of another app's task. Leave it out, or use a task of that app."
+            )
+        return tx
 
     # ── results ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

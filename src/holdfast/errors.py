@@ -8,7 +8,8 @@
     │   ├── InvalidURL            a database URL nobody understands
     │   ├── MissingDriver         a database whose driver is not installed
     │   ├── RunningLoop           a synchronous call on a running event loop
-    │   └── WaitingInTask         a task that waits for another job
+    │   ├── WaitingInTask         a task that waits for another job
+    │   └── InvalidTransaction    ctx.tx where there is none, or used as it can't be
     ├── InvalidPayload            arguments that the task does not accept
     │   └── PayloadTooLarge
     ├── UnknownTask               a name that nobody has published
@@ -18,6 +19,7 @@
     ├── StoreError
     │   ├── StoreUnavailable      nothing was written; try again
     │   ├── OutcomeUnknown        it may have been written; repeat with the same ids
+    │   ├── TransactionLost       ctx.tx was rolled back while its task still ran
     │   └── SchemaMismatch
     │       ├── SchemaTooNew      the database is ahead of this version of Holdfast
     │       └── SchemaOutdated    the database is behind it, and can't be brought up here
@@ -84,6 +86,10 @@ class WaitingInTask(ConfigurationError, RuntimeError):
     """
 
 
+class InvalidTransaction(ConfigurationError, RuntimeError):
+    """This is not how `ctx.tx` can be used. Declare the task with delivery='transactional'; leave the commit to it."""
+
+
 class InvalidPayload(HoldfastError, ValueError):
     """The task does not accept these arguments. Compare them with its signature."""
 
@@ -138,6 +144,10 @@ class OutcomeUnknown(StoreError):
     def __init__(self, message: str | None = None, *, ids: Sequence[UUID] = ()) -> None:
         super().__init__(message)
         self.ids = list(ids)
+
+
+class TransactionLost(StoreError):
+    """The task's transaction was rolled back, nothing of it was written. Let the error end the task, to be retried."""
 
 
 class SchemaMismatch(StoreError):

@@ -145,6 +145,13 @@ def check_task_options(options: TaskOptions, name: str, defaults: TaskDefaults) 
     unique = options.get("unique")
     if unique is not None and not isinstance(unique, Unique):
         raise InvalidOption(f"task {name!r}: unique= takes Unique('{{argument}}', window='10m').")
+    delivery = _delivery(options.get("delivery", "at_least_once"))
+    isolation = _isolation(options.get("isolation"), name)
+    if delivery is Delivery.TRANSACTIONAL and isolation is not None:
+        raise InvalidOption(
+            f"task {name!r}: delivery='transactional' and isolation='process' can't go together. Leave one out, "
+            "or make a task of its own of what needs a process of its own."
+        )
     return TaskSettings(
         name=check_name(name, "name"),
         aliases=tuple(check_name(alias, "aliases") for alias in check_texts(options.get("aliases", ()), "aliases")),
@@ -156,8 +163,8 @@ def check_task_options(options: TaskOptions, name: str, defaults: TaskDefaults) 
         expires=defaults.expires if expires is None else parse_span(expires, "expires"),
         idempotency_key=None if key is None else Template(key),
         unique=unique,
-        delivery=_delivery(options.get("delivery", "at_least_once")),
-        isolation=_isolation(options.get("isolation"), name),
+        delivery=delivery,
+        isolation=isolation,
         redact=check_texts(options.get("redact", ()), "redact"),
     )
 

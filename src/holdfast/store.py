@@ -10,7 +10,7 @@ of its process; what it must keep apart is its own business.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -233,6 +233,8 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     unique_window: float | None = None
     redact: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+    on_dead: tuple[str, ...] = ()
+    """The tasks that are told of its dead letters."""
     schema: dict[str, Any] = {}
 
 
@@ -343,6 +345,59 @@ class JobVerbs(Protocol):
 
     async def tick(self) -> Tick:
         """Move what has become due to ready, and bury what has expired; at most a batch of each."""
+        ...
+
+
+class Row(Protocol):
+    """A row of an answer: by position, by name, or unpacked. What the drivers have in common."""
+
+    def __getitem__(self, key: int | str, /) -> Any: ...
+    def __len__(self) -> int: ...
+    def __iter__(self) -> Iterator[Any]: ...
+    def keys(self) -> Iterable[str]: ...
+
+
+class WorkTransaction(Protocol):
+    """An open transaction in which a task writes, and in which its job is completed.
+
+    It is used on the event loop that opened it, one statement at a time, and ends with `complete` or `roll_back`.
+    What a statement raises is the driver's own error; `TransactionLost` if the store had to end it before.
+    """
+
+    @property
+    def connection(self) -> Any:
+        """The driver's own. What is done with it belongs to the transaction."""
+        ...
+
+    async def execute(self, sql: str, args: Sequence[Any]) -> None: ...
+
+    async def fetch(self, sql: str, args: Sequence[Any]) -> Sequence[Row]: ...
+
+    async def enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        """Insert jobs that exist if and only if this commits. A refusal leaves it usable; nothing is waited for."""
+        ...
+
+    async def complete(self, settlement: Settlement) -> Settled:
+        """Complete the job, as the last statement, and commit: on disk when this returns.
+
+        If the claim is stale, all of it is rolled back. If the answer to the commit is lost, it is found out by the
+        token what became of it; `OutcomeUnknown` if that can't be. Any other error: nothing was written.
+        """
+        ...
+
+    async def roll_back(self) -> None:
+        """Undo all of it. Never raises, and does no harm when it is over already."""
+        ...
+
+
+class WorkVerbs(Protocol):
+    """What tasks do to the database themselves."""
+
+    async def open_work(self, job: UUID, timeout: timedelta) -> WorkTransaction:
+        """Open a transaction for a running job, which will be over after `timeout`.
+
+        When the job is taken from its worker, or the worker is lost, what the transaction has locked is freed.
+        """
         ...
 
 
@@ -512,6 +567,7 @@ class ReadingVerbs(Protocol):
 
 class Store(
     JobVerbs,
+    WorkVerbs,
     ProgressVerbs,
     SteeringVerbs,
     DeadLetterVerbs,

@@ -29,6 +29,7 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "delete": [finished],
         "depart": [WORKER],
         "empty": [[WORKER]],
+        "end_work": [[WORKER]],
         "find_keys": [[TASK] * batch, [1] * batch, keys],
         "held": [WORKER, active, LATER],
         "know_queues": [[QUEUE]],

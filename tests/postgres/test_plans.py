@@ -29,7 +29,7 @@ COUNTING: Final = {"queues"}
 """Counts all that waits, in its indexes: for people, not for workers."""
 AT_THE_FRONT: Final = {"next_due", "select_unannounced"}
 """Read the first entries of an index, and no further."""
-OF_A_WORKER: Final = {"claimed", "depart", "lock_active_of_worker", "lock_orphans", "workers"}
+OF_A_WORKER: Final = {"claimed", "depart", "end_work", "lock_active_of_worker", "lock_orphans", "workers"}
 """Read, or count, all that one worker holds: here a thousand jobs."""
 INDEXES: Final = {
     "announced": {"jobs_pkey"},
@@ -39,6 +39,7 @@ INDEXES: Final = {
     "close_keys": {"keys_of_job"},
     "complete": {"jobs_pkey", "keys_of_job"},
     "delete": {"jobs_pkey", "failures_of_job", "progress_pkey"},
+    "end_work": {"jobs_active"},
     "find_keys": {"keys_pkey"},
     "held": {"jobs_pkey", "jobs_active"},
     "lock_active_of_worker": {"jobs_pkey", "jobs_active"},

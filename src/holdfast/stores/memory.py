@@ -9,7 +9,7 @@ import threading
 from collections import ChainMap, Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import islice
 from uuid import UUID
 
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from holdfast import keys, lifecycle
 from holdfast.clock import Clock, SystemClock
 from holdfast.codec import fingerprint
-from holdfast.errors import WorkerDeclaredDead, WrongDatabase
+from holdfast.errors import InvalidTransaction, WorkerDeclaredDead, WrongDatabase
 from holdfast.job import (
     FINAL,
     Attempt,
@@ -57,6 +57,7 @@ from holdfast.store import (
     TaskDefinition,
     Tick,
     WorkerRecord,
+    WorkTransaction,
     check_batch,
     check_bound,
     check_limit,
@@ -179,6 +180,12 @@ class MemoryStore:
         self._record(job, lifecycle.ended_attempt(job, settlement.transition, now))
         self._put(job, lifecycle.finish(job, settlement.transition, now))
         return Settled.APPLIED
+
+    async def open_work(self, job: UUID, timeout: timedelta) -> WorkTransaction:
+        raise InvalidTransaction(
+            "memory:// has no tables of yours, so there is nothing that ctx.tx could write to. Use sqlite:///jobs.db, "
+            "or postgresql://…, in tests too."
+        )
 
     async def tick(self) -> Tick:
         with self._lock:

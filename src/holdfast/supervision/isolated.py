@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
 import logging
 import os
 import queue
@@ -30,8 +31,21 @@ from holdfast.job import ClaimedJob
 from holdfast.loading import CantLoad, load_app
 from holdfast.outcome import Completed, Interrupted, Outcome, Raised
 from holdfast.worker import processes
+from holdfast.worker.conclusion import conclude, opened_by, transactional_context
 from holdfast.worker.driver import Driven
-from holdfast.worker.isolation import Begin, Done, Down, Ended, Progress, Settings, Stopped, Throw, Up, heard_by_process
+from holdfast.worker.isolation import (
+    Begin,
+    Committed,
+    Done,
+    Down,
+    Ended,
+    Progress,
+    Settings,
+    Stopped,
+    Throw,
+    Up,
+    heard_by_process,
+)
 from holdfast.worker.locating import mark_as_isolated
 from holdfast.worker.recorder import Place
 from holdfast.worker.runs import Plans, Run, outcome_of
@@ -125,22 +139,29 @@ class Cell:
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _perform(self, begin: Begin) -> Done | Ended | Stopped:
+    def _perform(self, begin: Begin) -> Done | Ended | Stopped | Committed:
         plan = self._plans.of(begin.job.task)
         assert plan is not None, "the worker knows this task, and has the same app"
         run = Run(begin.job, plan, Place.PROCESS, 0, 0)
-        outcome: Outcome
+        value, encoded, raised = None, None, None
         try:
             try:
                 value = self._call(run)
-                self._run = None
-                outcome = Completed(plan.encode_result(value))
             finally:
                 self._run = None
+            encoded = plan.encode_result(value)
         except BaseException as error:
-            if self._is_stopped:
-                run.stop = Interrupted
-            outcome = outcome_of(run, error, self._app.engine.clock.now())
+            raised = error
+        if raised is not None and self._is_stopped:
+            run.stop = Interrupted
+        now = self._app.engine.clock.now()
+        outcome: Outcome
+        if plan.is_transactional and (transaction := opened_by(run)) is not None:
+            outcome = self._runner.run(conclude(run, transaction, value, raised, now))
+            if run.is_taken:
+                return Committed()
+        else:
+            outcome = Completed(encoded) if raised is None else outcome_of(run, raised, now)
         match outcome:
             case Completed(result_json):
                 return Done(result_json)
@@ -152,12 +173,16 @@ class Cell:
     def _call(self, run: Run) -> Any:
         plan = run.plan
         arguments = plan.signature.decode(run.job.args_json)
-        context = Context(plan.name, run.job, self._state, self)
+        if plan.is_transactional:  # a suspect of crashes: whoever asks for a process can't be
+            context = transactional_context(run, self._app.engine, self._state, self)
+        else:
+            context = Context(plan.name, run.job, self._state, self)
+        run.context = context
         call = functools.partial(plan.function, *([context] if plan.is_bound else []), **arguments)
         hooks = self._app.engine.hooks
         self._deadline = self._app.engine.clock.now() + plan.task.settings.soft_timeout
         self._run = run
-        if not hooks.middleware and not asyncio.iscoroutinefunction(plan.function):
+        if not hooks.middleware and not inspect.iscoroutinefunction(plan.function):
             token = current.set(context)
             try:
                 return call()
@@ -174,7 +199,7 @@ class Cell:
                 answer = call()
                 return await answer if iscoroutine(answer) else answer
 
-        if asyncio.iscoroutinefunction(run.plan.function):
+        if inspect.iscoroutinefunction(run.plan.function):
             run.driven = Driven(within(), memoryview(bytearray(4)).cast("i"), 0, asyncio.current_task())
             return await run.driven
         return await within()

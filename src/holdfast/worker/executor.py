@@ -13,6 +13,8 @@ from holdfast.context import Context, Surroundings, current
 from holdfast.engine import Engine
 from holdfast.hooks import Hooks, State
 from holdfast.outcome import Completed, Outcome
+from holdfast.transaction import TaskTransaction
+from holdfast.worker.conclusion import conclude, opened_by, transactional_context
 from holdfast.worker.crew import Crew
 from holdfast.worker.driver import Driven
 from holdfast.worker.recorder import Place, Recorder
@@ -46,6 +48,7 @@ class Executor:
         self._solitude = solitude
         self._surroundings = surroundings
         self._loop = asyncio.get_running_loop()
+        self._tasks: set[asyncio.Task[None]] = set()
         self.crew = Crew(self._loop)
         self.on_finish: Callable[[Run, Outcome], None] = lambda run, outcome: None
 
@@ -64,11 +67,17 @@ class Executor:
         run.is_written_off = True
         if run.place is Place.THREAD and run.work is not None:
             self.crew.write_off(run.work)
+        if run.plan.is_transactional and (transaction := opened_by(run)) is not None:
+            self._background(transaction.roll_back())
         self.on_finish(run, outcome)
 
     def _report(self, run: Run, value: Any, error: BaseException | None) -> None:
         """What came of it is known: the value that the task returned, or the exception that left it."""
         if run.is_written_off:
+            return
+        if run.plan.is_transactional and (transaction := opened_by(run)) is not None:
+            run.driven = run.stopper = None  # it is over: a timeout or a cancellation comes too late
+            run.handle = self._background(self._conclude(run, transaction, value, error))
             return
         if error is None:
             try:
@@ -79,6 +88,18 @@ class Executor:
             outcome = outcome_of(run, error, self._engine.clock.now())
         run.driven = run.stopper = run.handle = None
         self.on_finish(run, outcome)
+
+    async def _conclude(self, run: Run, transaction: TaskTransaction, value: Any, error: BaseException | None) -> None:
+        outcome = await conclude(run, transaction, value, error, self._engine.clock.now())
+        if not run.is_written_off:
+            run.handle = None
+            self.on_finish(run, outcome)
+
+    def _background(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     # ── on the loop ──────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -166,5 +187,8 @@ class Executor:
 
     def _context(self, run: Run) -> Context:
         if run.context is None:
-            run.context = Context(run.plan.name, run.job, self._state, self._surroundings)
+            if run.plan.is_transactional:
+                run.context = transactional_context(run, self._engine, self._state, self._surroundings)
+            else:
+                run.context = Context(run.plan.name, run.job, self._state, self._surroundings)
         return run.context

@@ -37,10 +37,14 @@ class Branch:
 
     async def own(self, coroutine: Coroutine[Any, Any, Result]) -> Result:
         """Run a coroutine to its end, also if the caller is cancelled meanwhile."""
+        return await asyncio.shield(self.start(coroutine))
+
+    def start(self, coroutine: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+        """Run a coroutine to its end, whoever waits for it."""
         task = asyncio.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(self._forget)
-        return await asyncio.shield(task)
+        return task
 
     def _forget(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)

@@ -40,7 +40,8 @@ class Connection:
 
     def __init__(self, raw: asyncpg.Connection[Record], *, is_pooled: bool, timeout: float) -> None:
         self._raw = raw
-        self._is_pooled = is_pooled
+        self.is_pooled = is_pooled
+        """It goes through a pooler, and may be another one in every transaction."""
         self._timeout = timeout
         # The isolation of a transaction must be chosen before its first statement.
         own = f"begin isolation level read committed; {_settings_sql(timeout, is_local=True)}"
@@ -57,7 +58,7 @@ class Connection:
 
     async def fetch(self, sql: str, *values: Any) -> list[Record]:
         """The rows that a statement answers with. Outside of a transaction it is one by itself."""
-        if self._is_pooled and not self._is_in_transaction:
+        if self.is_pooled and not self._is_in_transaction:
             async with self.transaction():
                 return await self._raw.fetch(sql, *values, timeout=self._timeout + _SLACK)
         return await self._raw.fetch(sql, *values, timeout=self._timeout + _SLACK)

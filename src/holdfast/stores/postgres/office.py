@@ -33,6 +33,7 @@ from holdfast.stores.postgres.reserved import Reserved
 from holdfast.stores.postgres.settling import Settling
 from holdfast.stores.postgres.statements import statement
 from holdfast.stores.postgres.transaction import Transaction
+from holdfast.stores.postgres.work import Works, connect_for_work
 
 Result = TypeVar("Result")
 
@@ -51,12 +52,17 @@ class Office(Branch):
         self.reserved = Reserved(offices.connect_for_a_session, self._tell_lock)
         self.enqueuing = Enqueuing(self, offices.admission, self.pass_on, lambda: Options(now=self.microseconds))
         self.settling = Settling(self, offices.key_retention)
+        self.works = Works(self, offices.connect_for_work, offices.where)
         self.keeper: AsyncGenerator[None, None] | None = None
 
     @property
     def microseconds(self) -> int | None:
         """The time for a statement: None stands for the server's."""
         return self._offices.microseconds
+
+    @property
+    def key_retention(self) -> timedelta:
+        return self._offices.key_retention
 
     async def transact(self, work: Callable[[Transaction], Awaitable[Result]], *, is_repeatable: bool = True) -> Result:
         """Do something in a transaction of its own. `is_repeatable`: done twice, it comes to the same."""
@@ -99,6 +105,7 @@ class Office(Branch):
         await self.messenger.drain()
         await self.listener.stop()
         await self.reserved.close()
+        await self.works.close()
         await self.pool.close()
 
 
@@ -198,6 +205,10 @@ class Offices:
 
     async def _connect(self) -> Connection:
         return await connect(self.address, is_pooled=self._is_pooled)
+
+    async def connect_for_work(self) -> Connection:
+        """A connection for the transactions of tasks."""
+        return await connect_for_work(self.address, is_pooled=self._is_pooled)
 
     async def connect_for_a_session(self) -> Connection | None:
         """A connection to keep: for a lock, or to listen. Behind a pooler there is no such thing."""

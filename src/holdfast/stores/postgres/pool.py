@@ -18,10 +18,18 @@ from holdfast.stores.postgres.faults import NoConnection
 class Pool:
     """At most `size` connections. Whoever finds none free waits, and gives up after `patience` seconds."""
 
-    def __init__(self, connect: Callable[[], Awaitable[Connection]], size: int, patience: float = 10.0) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[Connection]],
+        size: int,
+        patience: float = 10.0,
+        advice: str = "try again, or allow more with pool_size= in the URL",
+    ) -> None:
+        """`advice` is what to do when all of them are busy for too long."""
         self._connect = connect
         self._size = size
         self._patience = patience
+        self._advice = advice
         self._free: list[Connection] = []
         self._places = asyncio.Semaphore(size)
         self._all: set[Connection] = set()
@@ -51,7 +59,7 @@ class Pool:
         except TimeoutError:
             raise NoConnection from StoreUnavailable(
                 f"All {self._size} connections have been busy for {self._patience:g} s. Nothing was written; "
-                "try again, or allow more with pool_size= in the URL."
+                f"{self._advice}."
             )
 
     def _take_free(self) -> Connection | None:

@@ -32,7 +32,7 @@ class Settling:
 
     def __init__(self, office: Office, key_retention: timedelta) -> None:
         self._office = office
-        self._key_retention = key_retention // MICROSECOND
+        self._key_retention = key_retention
         self._lane: Lane[Settlement, Settled] = Lane(self._flush)
 
     async def run(self, settlements: Sequence[Settlement]) -> list[Settled]:
@@ -77,7 +77,7 @@ class Settling:
         async def work(it: Transaction) -> tuple[set[UUID], list[Settled]]:
             by_now = completed
             if done:
-                by_now = _completed(done, await it.fetch("complete", *self._values(done)))
+                by_now = completed_of(done, await it.fetch("complete", *self._values(done)))
                 it.hint(HintKind.FINISHED, ids=by_now)
             return by_now, await settle_carefully(it, [each for each in settlements if each.id not in by_now])
 
@@ -89,7 +89,7 @@ class Settling:
         """Complete jobs, and return those that were: the others are stale, or were done before."""
 
         async def work(connection: Connection) -> set[UUID]:
-            return _completed(done, await connection.fetch(statement("complete"), *self._values(done)))
+            return completed_of(done, await connection.fetch(statement("complete"), *self._values(done)))
 
         async def nothing(_: Connection) -> set[UUID]:
             return set()  # what came through is found by its token
@@ -101,17 +101,23 @@ class Settling:
         return completed
 
     def _values(self, done: Sequence[Settlement]) -> tuple[Any, ...]:
-        return (
-            [each.id for each in done],
-            [each.token for each in done],
-            [each.transition.result_json for each in done if isinstance(each.transition, Complete)],
-            [each.id for each in done if each.is_keyed],
-            self._office.microseconds,
-            self._key_retention,
-        )
+        return complete_values(done, self._office.microseconds, self._key_retention)
 
 
-def _completed(done: Sequence[Settlement], found: Sequence[Record]) -> set[UUID]:
+def complete_values(done: Sequence[Settlement], now: int | None, key_retention: timedelta) -> tuple[Any, ...]:
+    """What complete.sql takes."""
+    return (
+        [each.id for each in done],
+        [each.token for each in done],
+        [each.transition.result_json for each in done if isinstance(each.transition, Complete)],
+        [each.id for each in done if each.is_keyed],
+        now,
+        key_retention // MICROSECOND,
+    )
+
+
+def completed_of(done: Sequence[Settlement], found: Sequence[Record]) -> set[UUID]:
+    """Those that complete.sql has completed: the others are stale, or were done before."""
     ((some,),) = found
     return {each.id for each in done} if some is None else set(some)
 

@@ -65,6 +65,7 @@ from holdfast.stores.postgres.search import Search
 from holdfast.stores.postgres.settling import settle_carefully
 from holdfast.stores.postgres.statements import records_of, records_statement, statement
 from holdfast.stores.postgres.transaction import Transaction
+from holdfast.stores.postgres.work import PostgresWork
 
 Result = TypeVar("Result")
 
@@ -174,6 +175,12 @@ class PostgresStore:
     async def progress(self, ids: Sequence[UUID]) -> dict[UUID, Progress]:
         check_batch(len(ids))
         return rows.progress(await self._fetch(statement("progress"), list(ids)))
+
+    # ── the transactions of tasks ────────────────────────────────────────────────────────────────────────────────────
+
+    async def open_work(self, job: UUID, timeout: timedelta) -> PostgresWork:
+        office = await self._offices.here()
+        return await office.works.open(job, timeout, lambda tx, jobs: self.enqueue(jobs, tx))
 
     # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -331,7 +338,10 @@ class PostgresStore:
                 await it.fetch("lock_workers", list(gone))
                 await it.fetch("declare_dead", list(gone), list(gone.values()), it.given_now)
             dead = [row["id"] for row in await it.fetch("lock_dead")]
-            return await self._rescue(it, dead) if dead else []
+            if not dead:
+                return []
+            await it.fetch("end_work", dead)
+            return await self._rescue(it, dead)
 
         return await self._transact(work)
 
@@ -341,6 +351,7 @@ class PostgresStore:
         async def work(it: Transaction) -> list[UUID]:
             await it.fetch("lock_workers", [worker])
             await it.fetch("declare_dead", [worker], [-1], it.given_now)
+            await it.fetch("end_work", [worker])
             await settle_carefully(it, settlements)
             return await self._rescue(it, [worker])
 

@@ -15,7 +15,7 @@ from holdfast.job import NewJob
 from holdfast.store import Enqueued, Queue
 from holdfast.stores.sqlite.connection import translate
 from holdfast.stores.sqlite.migrate import Migration, bring_up_to_date
-from holdfast.stores.sqlite.statements import Parameters
+from holdfast.stores.sqlite.statements import Executor, Parameters
 from holdfast.stores.sqlite.transaction import Transaction
 
 
@@ -53,7 +53,7 @@ def enqueue_on(
     try:
         connection = BorrowedConnection(tx)
         _check_database(connection, path)
-        with _transaction(tx, connection), _savepoint(connection):
+        with _transaction(tx, connection), savepoint(connection):
             bring_up_to_date(connection, migrations, path)
             is_careful = any(new.is_repeat for new in jobs)
             transaction = Transaction(connection, now, is_careful=is_careful, declared=declared)
@@ -69,7 +69,8 @@ def enqueue_on(
 
 
 @contextmanager
-def _savepoint(connection: BorrowedConnection) -> Iterator[None]:
+def savepoint(connection: Executor) -> Iterator[None]:
+    """What fails undoes only what was done here."""
     connection.execute("savepoint holdfast")
     try:
         yield

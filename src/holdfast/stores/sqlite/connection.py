@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 from urllib.parse import quote
 
 from holdfast import forks, native
@@ -21,6 +21,8 @@ _OLDEST = (3, 35, 0)
 
 class Connection:
     """One connection to the file, used by one thread."""
+
+    factory: ClassVar[type[sqlite3.Connection]] = sqlite3.Connection
 
     def __init__(self, path: Path, *, is_reader: bool = False) -> None:
         check_version()
@@ -35,11 +37,12 @@ class Connection:
                 timeout=BUSY_SECONDS,
                 check_same_thread=False,
                 cached_statements=256,
+                factory=self.factory,
             )
         try:
             self._prepare(is_reader)
         except BaseException:
-            self.raw.close()
+            self.close()
             raise
 
     def _prepare(self, is_reader: bool) -> None:
@@ -98,7 +101,7 @@ class Connection:
 
     def roll_back(self) -> None:
         if self.raw.in_transaction:
-            self.raw.execute("rollback")
+            self.execute("rollback")
 
     def close(self) -> None:
         self.raw.close()
@@ -135,6 +138,10 @@ class Access:
         if connection is not None:
             with suppress(sqlite3.Error):
                 connection.close()
+
+    def forget(self) -> None:
+        """Let go of the connection without closing it, since somebody else may be using it."""
+        self._connection = None
 
     def before_fork(self) -> None:
         self._lock.acquire()

@@ -136,7 +136,7 @@ class Session:
         except NeedsDisk:
             self._run_alone(operations, is_careful=False)
         except Exception as error:
-            self._run_alone(operations, is_careful=True, may_be_there=_is_disk_error(error))
+            self._run_alone(operations, is_careful=True, may_be_there=is_disk_error(error))
 
     def _run_alone(self, operations: list[Operation[Any]], *, is_careful: bool, may_be_there: bool = False) -> None:
         """`may_be_there`: an earlier try may have reached the log, so a failure now does not mean that it did not."""
@@ -154,7 +154,7 @@ class Session:
             except Exception as error:
                 reason = translate(error, self._path) if isinstance(error, sqlite3.Error) else _unexpected(error)
                 reason.__cause__ = error
-                operation.error = _explained(operation, reason, may_be_there or _is_disk_error(error))
+                operation.error = _explained(operation, reason, may_be_there or is_disk_error(error))
 
     def _commit(self, operations: list[Operation[Any]], *, is_durable: bool, is_careful: bool = False) -> None:
         waited_from = self._clock.monotonic()
@@ -212,7 +212,7 @@ class Session:
             connection.roll_back()
         except sqlite3.Error:
             self._access.drop()
-        if _is_disk_error(error):
+        if is_disk_error(error):
             self._access.drop()  # what it believes about the file may be wrong now
             self._is_log_doubtful = True
             with contextlib.suppress(sqlite3.Error, HoldfastError):
@@ -234,7 +234,8 @@ class Session:
             self._is_log_doubtful = False
 
 
-def _is_disk_error(error: BaseException) -> bool:
+def is_disk_error(error: BaseException) -> bool:
+    """A commit that fails so may have reached the log all the same."""
     return (getattr(error, "sqlite_errorname", "") or "").startswith("SQLITE_IOERR")
 
 

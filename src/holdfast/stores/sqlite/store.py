@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import msgspec
@@ -19,6 +19,7 @@ from holdfast.job import Attempt, ClaimedJob, Delivery, JobRecord, NewJob
 from holdfast.lifecycle import Complete
 from holdfast.liveness import Sighting
 from holdfast.moment import from_microseconds, to_microseconds
+from holdfast.span import Span, parse_span
 from holdfast.store import (
     WORKER_RETENTION,
     Beaten,
@@ -52,7 +53,9 @@ from holdfast.stores.hints import HintHub
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.borrowed import enqueue_on
 from holdfast.stores.sqlite.connection import Connection
+from holdfast.stores.sqlite.desk import Bench
 from holdfast.stores.sqlite.doorbell import Doorbell
+from holdfast.stores.sqlite.lent import TaskConnection
 from holdfast.stores.sqlite.migrate import Migration, migrate, shipped_migrations
 from holdfast.stores.sqlite.reader import Reader
 from holdfast.stores.sqlite.search import Search
@@ -60,7 +63,10 @@ from holdfast.stores.sqlite.session import NeedsCare, NeedsDisk, Operation, Sess
 from holdfast.stores.sqlite.statements import chunks, records_statement, statement
 from holdfast.stores.sqlite.transaction import OpenQueue, Transaction
 from holdfast.stores.sqlite.worker_locks import WorkerLocks
+from holdfast.stores.sqlite.workshop import SqliteWork, Workshop
 from holdfast.stores.sqlite.writer import Writer
+
+ConnectionT = TypeVar("ConnectionT", bound=Connection)
 
 _BATCH = 1000
 _PRUNE_WINDOW = 5000
@@ -77,8 +83,12 @@ class SqliteStore:
         retention: Retention | None = None,
         queues: Sequence[Queue] = (),
         migrations: Sequence[Migration] | None = None,
+        work_limit: Span = "1s",
     ) -> None:
-        """The bounds of `queues` hold in transactions of the caller's own, even before they are declared."""
+        """The bounds of `queues` hold in transactions of the caller's own, even before they are declared.
+
+        `work_limit` is how long the transaction of a task may hold the write lock.
+        """
         self.path = Path(path).absolute()
         self._clock = clock or SystemClock()
         self._retention = retention or Retention()
@@ -89,6 +99,8 @@ class SqliteStore:
         self._writer = Writer(lambda: Session(self.path, self._connect, self._clock, self))
         self._reader = Reader(self.path)
         self._searcher = Reader(self.path)
+        self._work_limit = parse_span(work_limit, "work_limit").total_seconds()
+        self._workshop = Workshop(self._make_bench)
         self._doorbell = Doorbell(self.path, self._hub.publish)
         self._locks = WorkerLocks(self.path)
         self._prune_from = 0
@@ -104,7 +116,9 @@ class SqliteStore:
 
     def _connect(self) -> Connection:
         """Open the file and bring it up to date; in the writer's thread, while it has its turn."""
-        connection = Connection(self.path)
+        return self._migrated(Connection(self.path))
+
+    def _migrated(self, connection: ConnectionT) -> ConnectionT:
         try:
             migrate(connection, self._migrations)
         except BaseException:
@@ -114,13 +128,14 @@ class SqliteStore:
 
     async def close(self) -> None:
         self._doorbell.close()
-        await asyncio.gather(self._reader.close(), self._searcher.close(), self._writer.close())
+        await asyncio.gather(self._reader.close(), self._searcher.close(), self._workshop.close(), self._writer.close())
         self._locks.close()
 
     def abandon(self) -> None:
         self._writer.abandon()
         self._reader.abandon()
         self._searcher.abandon()
+        self._workshop.abandon()
         self._locks.abandon()
         self._hub = HintHub()
         self._doorbell = Doorbell(self.path, self._hub.publish)
@@ -208,6 +223,37 @@ class SqliteStore:
 
     def _key_end(self, it: Transaction) -> int:
         return to_microseconds(it.now + self._retention.idempotency)
+
+    # ── the transactions of tasks ────────────────────────────────────────────────────────────────────────────────────
+
+    async def open_work(self, job: UUID, timeout: timedelta) -> SqliteWork:
+        await self.open()
+        return await self._workshop.open()
+
+    def _make_bench(self) -> Bench:
+        return Bench(
+            self.path,
+            self._connect_for_work,
+            self._clock,
+            self,
+            complete=self._complete,
+            declared=self._declared,
+            limit=self._work_limit,
+        )
+
+    def _connect_for_work(self) -> TaskConnection:
+        connection = self._migrated(TaskConnection(self.path))
+        connection.execute("pragma foreign_keys = on")
+        return connection
+
+    def _complete(self, it: Transaction, settlement: Settlement) -> Settled:
+        try:
+            (answer,) = self._settle(it, [settlement])
+        except NeedsCare:  # whoever settled it instead, it was not this transaction
+            return Settled.STALE
+        return answer
+
+    # ── time ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def tick(self) -> Tick:
         return await self._writer.run(Operation(self._tick, is_durable=False))

@@ -1,0 +1,243 @@
+"""On SQLite a task's transaction has the write lock of the whole file, and so it has it for a short while only."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sqlite3
+import threading
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import InvalidOption, InvalidTransaction, StoreUnavailable, TransactionLost
+from holdfast.store import Settled
+from holdfast.stores.sqlite import SqliteStore, workshop
+from tests.integration.ledger import Ledger
+from tests.integration.test_work_transactions import claim, done, new, open_work, write
+
+_LIMIT = 0.3
+_ENDLESS = "with recursive numbers (n) as (select 1 union all select n + 1 from numbers) select count(*) from numbers"
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    ledger = Ledger(f"sqlite:///{tmp_path / 'jobs.db'}")
+    ledger.make()
+    return ledger
+
+
+@pytest.fixture
+async def store(ledger: Ledger) -> AsyncIterator[SqliteStore]:
+    store = SqliteStore(ledger.path, work_limit=_LIMIT)
+    await store.open()
+    yield store
+    await store.close()
+
+
+async def test_a_transaction_that_is_open_for_too_long_is_rolled_back_and_says_what_to_do(
+    store: SqliteStore, ledger: Ledger
+) -> None:
+    job = await claim(store)
+    work = await open_work(store, job)
+    await write(work, "one")
+    await store.enqueue([new()])  # waits for the lock, and gets it when the time is over
+    for _ in range(2):
+        with pytest.raises(TransactionLost, match=r"more than 0\.3 s.*before the first statement"):
+            await write(work, "two")
+    with pytest.raises(TransactionLost):
+        await work.enqueue([new()])
+    with pytest.raises(TransactionLost):
+        await work.complete(done(job))
+    await work.roll_back()
+    assert ledger.entries() == []
+
+
+async def test_the_limit_is_a_second_and_can_be_set(tmp_path: Path) -> None:
+    store = SqliteStore(tmp_path / "jobs.db")
+    job = await claim(store)
+    work = await open_work(store, job)
+    began = time.monotonic()
+    await store.enqueue([new()])
+    assert 0.9 < time.monotonic() - began < 3
+    with pytest.raises(TransactionLost, match="1 s"):
+        await work.fetch("select 1", [])
+    await store.close()
+    with pytest.raises(InvalidOption):
+        SqliteStore(tmp_path / "jobs.db", work_limit="soon")
+
+
+async def test_a_statement_that_takes_too_long_is_stopped(store: SqliteStore, ledger: Ledger) -> None:
+    job = await claim(store)
+    work = await open_work(store, job)
+    await write(work, "one")
+    began = time.monotonic()
+    with pytest.raises(TransactionLost, match="write lock"):
+        await work.fetch(_ENDLESS, [])
+    assert time.monotonic() - began < 5
+    await store.enqueue([new()])
+    await work.roll_back()
+    assert ledger.entries() == []
+
+
+async def test_the_event_loop_goes_on_and_others_wait_for_one_transaction_at_most(
+    store: SqliteStore, ledger: Ledger
+) -> None:
+    """Ten tasks keep the lock for as long as they may; whoever claims and settles beside them gets its turn between."""
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0.01)
+
+    async def hog() -> None:
+        with contextlib.suppress(StoreUnavailable, TransactionLost):
+            work = await open_work(store, job)
+            await write(work, "hog")
+            await asyncio.sleep(_LIMIT)
+            await write(work, "too late")
+
+    job = await claim(store)
+    turning = asyncio.create_task(turn())
+    hogs = [asyncio.create_task(hog()) for _ in range(10)]
+    await asyncio.sleep(0)
+    longest = 0.0
+    while not all(each.done() for each in hogs):
+        began, before = time.monotonic(), turns
+        await store.enqueue([new()])
+        waited = time.monotonic() - began
+        longest = max(longest, waited)
+        assert waited < 0.1 or turns - before > waited / 0.01 / 5, "the event loop was blocked"
+    turning.cancel()
+    assert longest < 3 * _LIMIT + 1
+    assert ledger.entries() == []
+
+
+async def test_other_processes_and_programs_wait_no_longer_than_that(store: SqliteStore, ledger: Ledger) -> None:
+    job = await claim(store)
+    await open_work(store, job)
+    other = SqliteStore(ledger.path)
+    await asyncio.wait_for(other.enqueue([new()]), 5)
+    await other.close()
+    await open_work(store, job)
+    await asyncio.to_thread(ledger.run, "insert into ledger values ('outside')")
+    assert ledger.entries() == ["outside"]
+
+
+async def test_whoever_waits_too_long_in_the_line_is_told(
+    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
+) -> None:
+    monkeypatch.setattr(workshop, "PATIENCE", 0.1)
+    job = await claim(store)
+    work = await open_work(store, job)
+    with pytest.raises(StoreUnavailable, match="fewer jobs at once"):
+        await open_work(store, job)
+    await write(work, "one")
+    assert await work.complete(done(job)) is Settled.APPLIED
+    assert ledger.entries() == ["one"]
+
+
+# ── the connection itself ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_a_lent_connection_writes_nothing_when_the_time_is_over(store: SqliteStore, ledger: Ledger) -> None:
+    """Not even with a statement that was prepared before, and in a thread that does not stop to write."""
+    job = await claim(store)
+    work = await open_work(store, job)
+    connection: sqlite3.Connection = work.connection
+    errors: list[Exception] = []
+    written = 0
+    is_over = threading.Event()
+
+    def keep_writing() -> None:
+        nonlocal written
+        while not is_over.is_set():
+            try:
+                connection.execute("insert into ledger values ('one')")
+                written += 1
+            except sqlite3.Error as error:
+                errors.append(error)
+                time.sleep(0.001)
+
+    thread = threading.Thread(target=keep_writing)
+    thread.start()
+    await store.enqueue([new()])
+    await asyncio.to_thread(ledger.run, "insert into ledger values ('outside')")
+    is_over.set()
+    thread.join()
+    assert written
+    assert "readonly" in str(errors[-1])
+    assert ledger.entries() == ["outside"]
+    with pytest.raises(TransactionLost):
+        _ = work.connection
+    sqlite3.Connection.close(connection)
+
+
+async def test_a_lent_connection_can_not_end_the_transaction(store: SqliteStore, ledger: Ledger) -> None:
+    job = await claim(store)
+    work = await open_work(store, job)
+    connection: sqlite3.Connection = work.connection
+    connection.execute("insert into ledger values (?)", ["one"])
+    attempts = [
+        connection.commit,
+        connection.rollback,
+        connection.close,
+        lambda: connection.execute("commit"),
+        lambda: connection.cursor().execute(" /* now */ ROLLBACK"),
+        lambda: connection.executemany("end", [()]),
+        lambda: connection.executescript("select 1"),
+        lambda: connection.cursor().executescript("select 1"),
+        connection.__enter__,
+    ]
+    for attempt in attempts:
+        with pytest.raises(InvalidTransaction):
+            attempt()
+    connection.execute("savepoint part")
+    connection.execute("insert into ledger values ('two')")
+    connection.execute("rollback to part")
+    assert await work.complete(done(job)) is Settled.APPLIED
+    assert ledger.entries() == ["one"]
+
+
+async def test_what_a_task_has_set_on_its_connection_does_not_reach_the_next(store: SqliteStore) -> None:
+    job = await claim(store)
+    work = await open_work(store, job)
+    work.connection.row_factory = sqlite3.Row
+    work.connection.execute("create temp table mine (a)")
+    await work.roll_back()
+    work = await open_work(store, job)
+    assert work.connection.row_factory is None
+    with pytest.raises(sqlite3.OperationalError, match="mine"):
+        await work.fetch("select * from mine", [])
+    await work.roll_back()
+
+
+async def test_a_conflict_that_rolls_back_ends_it(store: SqliteStore, ledger: Ledger) -> None:
+    """What came after it would be committed by itself."""
+    ledger.run("create table once (a integer primary key)")
+    job = await claim(store)
+    work = await open_work(store, job)
+    await write(work, "one")
+    await work.execute("insert into once values (1)", [])
+    with pytest.raises(TransactionLost, match="SQLite has rolled back"):
+        await work.execute("insert or rollback into once values (1)", [])
+    with pytest.raises(TransactionLost):
+        await write(work, "two")
+    await work.roll_back()
+    assert ledger.entries() == []
+
+
+async def test_foreign_keys_are_enforced(store: SqliteStore, ledger: Ledger) -> None:
+    ledger.run("create table parents (id integer primary key)")
+    ledger.run("create table children (parent integer references parents (id))")
+    job = await claim(store)
+    work = await open_work(store, job)
+    with pytest.raises(sqlite3.IntegrityError):
+        await work.execute("insert into children values ($1)", [17])
+    await write(work, "one")
+    assert await work.complete(done(job)) is Settled.APPLIED
+    assert ledger.entries() == ["one"]
