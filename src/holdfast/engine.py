@@ -6,19 +6,28 @@ import asyncio
 import contextlib
 import difflib
 import random
-from collections.abc import Callable, Coroutine, Sequence
-from datetime import timedelta
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from holdfast import forks, native
 from holdfast.clock import Clock
 from holdfast.context import current
-from holdfast.errors import DuplicateTask, QueueFull, ResultTimeout, UnknownTask, WaitingInTask, WrongDatabase
+from holdfast.errors import (
+    ConfigurationError,
+    DuplicateTask,
+    QueueFull,
+    ResultTimeout,
+    UnknownTask,
+    WaitingInTask,
+    WrongDatabase,
+)
 from holdfast.hooks import Hooks
 from holdfast.ids import Ids
-from holdfast.job import FINAL, JobRecord, NewJob
+from holdfast.job import FINAL, JobRecord, NewJob, Stage
 from holdfast.portal import Portal, refuse_on_a_loop
+from holdfast.span import format_span
 from holdfast.store import Enqueued, HintKind, PublishedTask, Queue, Store, TaskDefinition
 from holdfast.transaction import TaskTransaction
 from holdfast.waiting import Endings, look
@@ -45,21 +54,64 @@ class Engine:
     """One app's machinery in one process. Nothing is opened before it is used, and a fork starts anew."""
 
     def __init__(
-        self, make_store: Callable[[], Store], clock: Clock, ids: Ids | None = None, queues: Sequence[Queue] = ()
+        self,
+        make_store: Callable[[], Store],
+        clock: Clock,
+        ids: Ids | None = None,
+        queues: Sequence[Queue] = (),
+        portal: Portal | None = None,
+        chance: Callable[[], float] = random.random,
     ) -> None:
         self.clock = clock
         self.ids = ids or Ids(clock)
+        self.chance = chance
+        """Random numbers from 0 to 1."""
         self.tasks: dict[str, RegisteredTask] = {}
         self.hooks = Hooks()
         self._make_store = make_store
-        self._queues = tuple(queues)
-        self._portal = Portal()
+        self.queues = tuple(queues)
+        """Those that the code declares."""
+        self._portal = portal or Portal()
         self._endings = Endings()
         self._lock = native.make_lock()
         self._store: Store | None = None
         self._is_declared = False
         self._definitions: dict[str, tuple[float, PublishedTask]] = {}
+        self.is_unattended = False
+        """A test decides when jobs run: to wait for a worker would be in vain."""
+        self.after_enqueue: Callable[[], Awaitable[None]] | None = None
+        """Called when jobs have been enqueued, before their producer goes on. Not for those in a transaction."""
+        self.workers_here = 0
+        """Embedded workers that are at work."""
         forks.watch(self)
+
+    # ── for tests ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def understudy(
+        self, make_store: Callable[[], Store], clock: Clock, portal: Portal, chance: Callable[[], float]
+    ) -> Engine:
+        """An engine with the same tasks, hooks and queues that nobody works for by himself."""
+        other = Engine(make_store, clock, queues=self.queues, portal=portal, chance=chance)
+        other.tasks, other.hooks, other.is_unattended = self.tasks, self.hooks, True
+        return other
+
+    def change_places(self, other: Engine) -> None:
+        """Become the other one, which becomes this one: whoever has this one now uses the other's store and clock.
+
+        All that they have is exchanged, so doing it again leaves nothing behind. ConfigurationError if this one is
+        at work, or is an understudy already.
+        """
+        with self._lock:
+            if other.is_unattended and self.is_unattended:
+                raise ConfigurationError(
+                    "hf.testing() is in use for this app already, here or in another thread. Leave that block first: "
+                    "they can't be nested, nor entered at the same time."
+                )
+            if other.is_unattended and self.workers_here:
+                raise ConfigurationError(
+                    "hf.worker() is at work for this app, and would take the jobs of hf.testing(). Leave it first."
+                )
+            self.__dict__, other.__dict__ = other.__dict__, self.__dict__
 
     # ── the store ────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -95,8 +147,8 @@ class Engine:
         store = self.store
         if not self._is_declared:
             await store.open()
-            if self._queues:
-                await store.declare_queues(self._queues)
+            if self.queues:
+                await store.declare_queues(self.queues)
             self._is_declared = True
         return store
 
@@ -170,12 +222,17 @@ class Engine:
         if context is not None and (joined := context.open_transaction) is not None and joined.is_of(self):
             return await joined.enqueue(jobs)
         store = await self.declared()
+        answers: list[Enqueued] | None = None
         try:
-            return await store.enqueue(jobs)
+            answers = await store.enqueue(jobs)
         except QueueFull as full:
-            if not wait or full.never_fits:
+            if not wait or full.never_fits or self.is_unattended:
                 raise
-        return await self._enqueue_when_there_is_room(store, jobs, wait)
+        if answers is None:
+            answers = await self._enqueue_when_there_is_room(store, jobs, wait)
+        if self.after_enqueue is not None:
+            await self.after_enqueue()
+        return answers
 
     async def _enqueue_when_there_is_room(
         self, store: Store, jobs: Sequence[NewJob], wait: timedelta
@@ -225,10 +282,22 @@ class Engine:
                 record = await look(store, id)
             if record.stage in FINAL:
                 return record
-            async with asyncio.timeout(seconds):
-                return await self._endings.wait(store, id)
+            if not self.is_unattended:
+                async with asyncio.timeout(seconds):
+                    return await self._endings.wait(store, id)
         except TimeoutError:
             shown = f"was {record.state} and " if record is not None else ""
             raise ResultTimeout(
                 f"Job {id} {shown}has not finished in the time given. It goes on; ask again later."
             ) from None
+        raise ResultTimeout(_not_run(record, self.clock.now()))
+
+
+def _not_run(record: JobRecord, now: datetime) -> str:
+    """Why a test has no result yet, and what to do."""
+    later = record.stage is Stage.SCHEDULED and record.due_at > now
+    wait = f"t.advance({format_span(record.due_at - now)!r}) and " if later else ""
+    return (
+        f"Job {record.id} ({record.task}) is {record.state}: in hf.testing() nothing runs by itself. "
+        f"Call {wait}t.run_all() first; in async code, await t.arun_all()."
+    )

@@ -19,9 +19,10 @@ Result = TypeVar("Result")
 
 
 class Portal:
-    """Runs coroutines for synchronous callers."""
+    """Runs coroutines for synchronous callers. `make_gate`: where each of them waits."""
 
-    def __init__(self) -> None:
+    def __init__(self, make_gate: Callable[[], native.Gate] = native.make_gate) -> None:
+        self._make_gate = make_gate
         self._lock = native.make_reentrant_lock()
         self._server: Server | None = None
         forks.watch(self)
@@ -36,7 +37,7 @@ class Portal:
         except RunningLoop:
             coroutine.close()
             raise
-        call = Call(coroutine)
+        call = Call(coroutine, self._make_gate())
         try:
             self._submit_and_wait(call)
             return call.answer()
@@ -180,8 +181,8 @@ class Server:
 class Call(Generic[Result]):
     """A coroutine that somebody waits for."""
 
-    def __init__(self, coroutine: Coroutine[Any, Any, Result]) -> None:
-        self.gate = native.make_gate()
+    def __init__(self, coroutine: Coroutine[Any, Any, Result], gate: native.Gate) -> None:
+        self.gate = gate
         self.server: Server | None = None
         self._coroutine = coroutine
         self._context = contextvars.copy_context()

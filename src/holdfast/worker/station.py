@@ -96,18 +96,12 @@ class Station:
 
     # ── lifetime ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def run(self) -> None:
-        """Work until cancelled."""
-        tasks = [
-            asyncio.create_task(work, name=f"holdfast-{name}")
-            for name, work in (
-                ("fetcher", self._fetch()),
-                ("settler", self._settler.run()),
-                ("listener", self._listen()),
-                ("poller", self._poll()),
-                ("turner", self._turn()),
-            )
-        ]
+    async def run(self, *, by_hand: bool = False) -> None:
+        """Work until cancelled. `by_hand`: claim nothing but what `run_next` asks for."""
+        services = {"settler": self._settler.run, "listener": self._listen, "turner": self._turn}
+        if not by_hand:
+            services |= {"fetcher": self._fetch, "poller": self._poll}
+        tasks = [asyncio.create_task(work(), name=f"holdfast-{name}") for name, work in services.items()]
         try:
             # None of them ends by itself, and none of them may end unnoticed.
             await asyncio.gather(*tasks)
@@ -115,6 +109,12 @@ class Station:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def run_next(self, wanted: dict[str, int]) -> int:
+        """Claim once, and return how many jobs came, when they have run and are settled. For those who run by hand."""
+        claimed = await self._claim(wanted)
+        await self.drain()
+        return claimed
 
     def quiet(self) -> None:
         """Claim nothing more; give back what has not started; what runs goes on."""
@@ -194,7 +194,7 @@ class Station:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.5))
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
-    async def _claim(self, wanted: dict[str, int]) -> None:
+    async def _claim(self, wanted: dict[str, int]) -> int:
         token = UUID(bytes=secrets.token_bytes(16))
         claim = self._recorder.claiming(token)
         self._is_claiming = True
@@ -207,6 +207,7 @@ class Station:
             self._is_claiming = False
             self._look_idle()
         self._demand.answered(wanted, Counter(job.queue for job in jobs))
+        return len(jobs)
 
     def _take(self, job: ClaimedJob) -> None:
         pool = self._demand.pool_of(job.queue)
@@ -274,7 +275,7 @@ class Station:
     def _decide(self, run: Run, outcome: Outcome) -> Transition:
         if isinstance(outcome, Completed):
             return Complete(outcome.result_json)
-        transition = lifecycle.decide(run.job, outcome, run.plan.retry, random.random())
+        transition = lifecycle.decide(run.job, outcome, run.plan.retry, self._engine.chance())
         _tell(run, outcome, transition)
         return transition
 
