@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
-from holdfast.clock import SystemClock
+from holdfast.clock import Clock, SystemClock
 from holdfast.dead import DeadJob
 from holdfast.engine import Engine
 from holdfast.errors import InvalidOption, InvalidTask, InvalidURL, MissingDriver
@@ -39,6 +39,7 @@ from holdfast.worker.slots import DEFAULT_CONCURRENCY
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.address import Address
+    from holdfast.testing.rehearsal import Rehearsal
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -142,6 +143,21 @@ class Holdfast:
         `queues` gives queues slots of their own; those with None share `concurrency`; without it all queues are served.
         """
         return EmbeddedWorker(self._engine, lambda: locate(self), queues, concurrency, grace)
+
+    def testing(self, url: str | None = None, *, inline: bool = False) -> Rehearsal:
+        """Test what the app does with jobs: `with hf.testing() as t: …`, or `async with`.
+
+        Inside, jobs go to a store in memory, or to the database of `url`; time stands until `t.advance("1h")`; and
+        they run when `t.run_all()` says so, or with `inline`, as soon as they are enqueued. The app's own store is not
+        touched.
+        """
+        from holdfast.testing.clock import ManualClock
+        from holdfast.testing.rehearsal import Rehearsal
+
+        clock = ManualClock(SystemClock().now())
+        chosen, _ = _chosen_url("memory://" if url is None else url)
+        make_store = _store_maker(chosen, "", self.retention, self._engine.queues, clock)
+        return Rehearsal(self._engine, make_store, clock, inline=inline, is_remote=url is not None)
 
     # ── around the jobs ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -302,17 +318,22 @@ def _chosen_url(given: str | None) -> tuple[str, str]:
     return (from_environment, "HOLDFAST_URL: ") if from_environment else (DEFAULT_URL, "")
 
 
-def _store_maker(url: str, where: str, retention: Retention, queues: Sequence[Queue]) -> Callable[[], Store]:
-    """What opens the database of a URL. Everything that can be wrong with the URL is found here, without opening it."""
+def _store_maker(
+    url: str, where: str, retention: Retention, queues: Sequence[Queue], clock: Clock | None = None
+) -> Callable[[], Store]:
+    """What opens the database of a URL. Everything that can be wrong with the URL is found here, without opening it.
+
+    Without a clock, the store tells time by its own.
+    """
     match _scheme(url, where):
         case "sqlite":
             path = _sqlite_path(url, where)
-            return lambda: SqliteStore(path, retention=retention, queues=queues)
+            return lambda: SqliteStore(path, clock=clock, retention=retention, queues=queues)
         case "memory":
-            store = MemoryStore(retention=retention)
+            store = MemoryStore(clock, retention)
             return lambda: store
         case "postgresql" | "postgres":
-            return _postgres_maker(url, where, retention, queues)
+            return _postgres_maker(url, where, retention, queues, clock)
         case _:
             raise _unknown(url, where)
 
@@ -357,11 +378,13 @@ def _unknown(url: str, where: str) -> InvalidURL:
     )
 
 
-def _postgres_maker(url: str, where: str, retention: Retention, queues: Sequence[Queue]) -> Callable[[], Store]:
+def _postgres_maker(
+    url: str, where: str, retention: Retention, queues: Sequence[Queue], clock: Clock | None
+) -> Callable[[], Store]:
     address = _address(url, where)
     from holdfast.stores.postgres import PostgresStore
 
-    return lambda: PostgresStore(address, retention=retention, queues=queues)
+    return lambda: PostgresStore(address, clock=clock, retention=retention, queues=queues)
 
 
 def _address(url: str, where: str) -> Address:

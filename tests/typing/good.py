@@ -28,6 +28,7 @@ from holdfast import (
     Unique,
     WorkerRecord,
 )
+from holdfast.testing import Rehearsal
 
 hf = Holdfast(
     "memory://",
@@ -250,3 +251,33 @@ def steer(id: UUID) -> None:
     hf.queues.bound("email", 5)
     hf.queues.pause("email")
     hf.queues.resume("email")
+
+
+# ── testing ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def try_it(id: UUID) -> None:
+    with hf.testing() as t:
+        assert_type(t, Rehearsal)
+        assert_type(t.run_all(), int)
+        assert_type(t.run_all(most=5), int)
+        assert_type(t.advance("1h"), datetime)
+        assert_type(t.now, datetime)
+        assert_type(t.assert_enqueued(send_receipt, 1), JobRecord)
+        assert_type(t.assert_enqueued(send_receipt, order_id=1), JobRecord)
+        t.assert_enqueued(resize, "u", 100, crop=True)
+        t.assert_enqueued(charge, "acme", cents=5)
+        t.assert_enqueued(tick)
+        t.assert_not_enqueued(shrink)
+        t.assert_nothing_enqueued()
+        assert_type(t.enqueued, list[JobRecord])
+        assert_type(t.dead, list[JobRecord])
+        assert_type(t.jobs(send_receipt), list[Job[str]])
+        assert_type(t.jobs(resize)[0].result(), Receipt)
+        t.crash_worker("before_settle")
+
+
+async def try_it_async() -> None:
+    async with hf.testing("sqlite:///test.db", inline=True) as t:
+        assert_type(t, Rehearsal)
+        assert_type(await t.arun_all(), int)

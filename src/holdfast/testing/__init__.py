@@ -3,5 +3,7 @@
 from __future__ import annotations
 
 from holdfast.testing.clock import ManualClock
+from holdfast.testing.life import CrashPoint
+from holdfast.testing.rehearsal import EndlessWork, Rehearsal
 
-__all__ = ["ManualClock"]
+__all__ = ["CrashPoint", "EndlessWork", "ManualClock", "Rehearsal"]
