@@ -23,12 +23,13 @@ _PAST = datetime(2020, 1, 1, tzinfo=UTC)
 
 @pytest.fixture
 def requests(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the server is asked, from now on: each is a round trip."""
+    """What the server is asked, from now on: each is a round trip. Hints are sent behind everybody's back."""
     asked: list[str] = []
     fetch, transaction = Connection.fetch, Connection.transaction
 
     async def watched_fetch(self: Connection, sql: str, *values: Any) -> Any:
-        asked.append(sql)
+        if sql != statement("notify"):
+            asked.append(sql)
         return await fetch(self, sql, *values)
 
     @asynccontextmanager
