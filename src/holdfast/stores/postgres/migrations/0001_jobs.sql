@@ -291,7 +291,9 @@ begin
         cross join lateral holdfast.measure(
             q.name, greatest(coalesce(q.override_bound, q.declared_bound), q.scheduled_bound)
         ) as m
-        where q.name = queue_name;
+        where q.name = queue_name
+          -- Unless somebody was faster.
+          and (q.measured_at is null or q.measured_at + greatest(250000, 20 * q.measured_in) < started);
         if found then
             perform holdfast.publish_depth(queue_name, depth.waiting, depth.scheduled, holdfast.now() - started);
         end if;
