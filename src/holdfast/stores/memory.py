@@ -21,6 +21,7 @@ from holdfast.codec import fingerprint
 from holdfast.errors import InvalidTransaction, WorkerDeclaredDead, WrongDatabase
 from holdfast.job import (
     FINAL,
+    WAITING,
     Attempt,
     ClaimedJob,
     JobRecord,
@@ -78,6 +79,8 @@ class MemoryStore:
         self._lock = threading.RLock()
         self._hub = HintHub()
         self._jobs: dict[UUID, JobRecord] = {}
+        self._waiting: dict[UUID, JobRecord] = {}
+        """Those of them that are scheduled or ready: a test with thousands of jobs looks for the next one as often."""
         self._history: dict[UUID, list[Attempt]] = {}
         self._progress: dict[UUID, tuple[int, Progress]] = {}
         self._unannounced: set[UUID] = set()
@@ -161,7 +164,7 @@ class MemoryStore:
             for queue, slots in demand.items():
                 if self._queue(queue).is_paused:
                     continue
-                ready = (job for job in self._jobs.values() if job.queue == queue and job.stage is Stage.READY)
+                ready = (job for job in self._waiting.values() if job.queue == queue and job.stage is Stage.READY)
                 fit = [job for job in ready if not lifecycle.has_expired(job, now)]
                 claimed += sorted(fit, key=lambda job: (-job.priority, job.lane, job.place))[: max(slots, 0)]
             return [_claimed(self._put(job, lifecycle.start(job, worker, token, now))) for job in claimed]
@@ -190,12 +193,12 @@ class MemoryStore:
     async def tick(self) -> Tick:
         with self._lock:
             now = self._clock.now()
-            expired = list(islice((job for job in self._jobs.values() if lifecycle.has_expired(job, now)), _BATCH))
+            expired = list(islice((job for job in self._waiting.values() if lifecycle.has_expired(job, now)), _BATCH))
             for job in expired:
                 self._record(job, lifecycle.failed_attempt(job, lifecycle.expired_failure(job), now))
                 self._put(job, lifecycle.expire(job, now))
             scheduled = sorted(
-                (job for job in self._jobs.values() if job.stage is Stage.SCHEDULED),
+                (job for job in self._waiting.values() if job.stage is Stage.SCHEDULED),
                 key=lambda job: (job.due_at, job.id),
             )
             ripe = [job for job in scheduled if job.due_at <= now][:_BATCH]
@@ -514,6 +517,10 @@ class MemoryStore:
             self._last_place += 1
             after = replace(after, place=self._last_place)
         self._jobs[after.id] = after
+        if after.stage in WAITING:
+            self._waiting[after.id] = after
+        else:
+            self._waiting.pop(after.id, None)
         self._count(before, -1)
         self._count(after, +1)
         if before is not None and after.stage in FINAL and before.stage not in FINAL:
@@ -533,6 +540,7 @@ class MemoryStore:
 
     def _forget(self, id: UUID) -> None:
         self._count(self._jobs.pop(id), -1)
+        self._waiting.pop(id, None)
         self._history.pop(id, None)
         self._progress.pop(id, None)
         self._unannounced.discard(id)
