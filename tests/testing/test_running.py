@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import asyncio
 import threading
 from collections.abc import AsyncIterator
@@ -420,6 +421,25 @@ def test_a_ctrl_c_in_a_task_ends_the_test(hf: Holdfast) -> None:
         interrupted.enqueue()
         with pytest.raises(KeyboardInterrupt):
             t.run_all()
+
+
+def test_a_ctrl_c_while_a_task_waits_lets_it_clean_up_and_ends_the_test(hf: Holdfast) -> None:
+    said: list[str] = []
+
+    @hf.task
+    async def hang() -> None:
+        _thread.interrupt_main()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await asyncio.sleep(0.2)  # it takes its time
+            said.append("cleaned up")
+
+    with hf.testing() as t:
+        hang.enqueue()
+        with pytest.raises(KeyboardInterrupt):
+            t.run_all()
+    assert said == ["cleaned up"]
 
 
 # ── around the jobs ──────────────────────────────────────────────────────────────────────────────────────────────────

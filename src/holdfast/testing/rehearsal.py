@@ -31,6 +31,9 @@ R = TypeVar("R")
 Result = TypeVar("Result")
 
 MOST_RUNS: Final = 10_000
+_LOOK_EVERY: Final = 0.01
+_PATIENCE: Final = 5.0
+"""Seconds for a run that was cut off, by a Ctrl-C for example, to clean up before its store is taken away."""
 
 
 class EndlessWork(AssertionError):
@@ -79,6 +82,10 @@ class Rehearsal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        patience = _PATIENCE
+        while self._is_running and patience > 0 and not _is_on_a_loop():
+            native.sleep(_LOOK_EVERY)
+            patience -= _LOOK_EVERY
         self._leave()
         try:
             if self._is_remote:
@@ -93,6 +100,10 @@ class Rehearsal:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        patience = _PATIENCE
+        while self._is_running and patience > 0:
+            await asyncio.sleep(_LOOK_EVERY)
+            patience -= _LOOK_EVERY
         self._leave()
         try:
             await self._other.close()
@@ -181,8 +192,9 @@ class Rehearsal:
             self._published = len(self._engine.tasks)
         runs = 0
         while True:
-            life = self._life = Life(self._engine, self._doom)
+            life = Life(self._engine, self._doom)
             await life.begin()
+            self._life = life
             try:
                 while await self._run_a_round(life, most - runs):
                     pass
