@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from uuid import UUID
 
 import psycopg
 
@@ -52,18 +51,20 @@ class Ledger:
     def entries(self) -> list[str]:
         return sorted(entry for (entry,) in self.ask("select entry from ledger"))
 
-    def jobs(self) -> dict[UUID, int]:
-        """The stage of each job."""
-        if self.is_sqlite:
-            return {UUID(bytes=id): stage for id, stage in self.ask("select id, stage from holdfast_jobs")}
-        return dict(self.ask("select id, stage from holdfast.jobs"))
-
     def completed(self) -> list[str]:
         """What those jobs were given that are completed: the one argument of their task, `entry`."""
-        jobs, text = (
-            ("holdfast_jobs", "args ->> '$.entry'") if self.is_sqlite else ("holdfast.jobs", "args::json ->> 'entry'")
-        )
-        return sorted(entry for (entry,) in self.ask(f"select {text} from {jobs} where stage = 4") if entry is not None)
+        text = "json_extract(args, '$.entry')" if self.is_sqlite else "args::json ->> 'entry'"
+        found = self.ask(f"select {text} from {self._jobs} where stage = 4")
+        return sorted(entry for (entry,) in found if entry is not None)
+
+    def crashed(self) -> int:
+        """How many jobs were running in a process that was killed."""
+        ((count,),) = self.ask(f"select count(*) from {self._jobs} where crashes > 0")
+        return int(count)
+
+    @property
+    def _jobs(self) -> str:
+        return "holdfast_jobs" if self.is_sqlite else "holdfast.jobs"
 
     @contextlib.contextmanager
     def _connected(self) -> Iterator[Any]:
