@@ -1,18 +1,21 @@
 """Attempts to connect, which come to their end whatever becomes of those who wait for them.
 
 Cancelled at the wrong moment, the driver complains of what becomes of its half of a connection. So nobody cancels an
-attempt, not even an event loop that comes to its end: it waits for those that are under way.
+attempt, not even an event loop that comes to its end: it waits for those that are under way. A fork waits for those of
+other threads, too: nobody but the driver knows their sockets yet, so the child could not let go of them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from asyncio import tasks
 from collections.abc import AsyncGenerator
 from typing import Any, TypeAlias
 
 import asyncpg
 
+from holdfast import forks
 from holdfast.stores.postgres import inherited
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.faults import NoConnection
@@ -22,12 +25,18 @@ Attempt: TypeAlias = "asyncio.Task[asyncpg.Connection[Any]]"
 _PATIENCE = 1.0
 """Seconds that an attempt is given when its event loop comes to its end."""
 
+_FORK_PATIENCE = 1.0
+"""Seconds that a fork waits for attempts. A server that does not answer must not hold up who forks."""
+_MOMENT = 0.001
+
 _under_way: dict[asyncio.AbstractEventLoop, set[Attempt]] = {}
 _keepers: dict[asyncio.AbstractEventLoop, AsyncGenerator[None, None]] = {}
 
 
 async def connect_raw(address: Address, statement_cache: int) -> asyncpg.Connection[Any]:
     """Connect, or raise NoConnection."""
+    while _turnstile.is_shut:
+        await asyncio.sleep(_MOMENT)
     attempts = await _attempts_here()
     attempt = asyncio.create_task(_connect(address, statement_cache))
     tasks._unregister_task(attempt)  # those that are registered are cancelled when the loop comes to its end
@@ -54,6 +63,33 @@ async def _connect(address: Address, statement_cache: int) -> asyncpg.Connection
     connection._server_caps = connection._server_caps._replace(jit=False)  # type: ignore[attr-defined]
     inherited.remember(connection)
     return connection
+
+
+class _Turnstile:
+    """Keeps attempts and forks apart."""
+
+    def __init__(self) -> None:
+        self.is_shut = False
+        forks.watch(self)
+
+    def before_fork(self) -> None:
+        self.is_shut = True
+        try:
+            here: asyncio.AbstractEventLoop | None = asyncio.get_running_loop()
+        except RuntimeError:
+            here = None
+        deadline = time.monotonic() + _FORK_PATIENCE
+        # An attempt on the loop that forks can't come to its end before the fork.
+        while any(attempts for loop, attempts in list(_under_way.items()) if loop is not here and loop.is_running()):
+            if time.monotonic() > deadline:
+                return
+            time.sleep(_MOMENT)
+
+    def after_fork(self, *, in_child: bool) -> None:
+        self.is_shut = False
+
+
+_turnstile = _Turnstile()
 
 
 def _drop(attempt: Attempt) -> None:
