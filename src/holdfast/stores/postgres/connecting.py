@@ -35,7 +35,7 @@ _keepers: dict[asyncio.AbstractEventLoop, AsyncGenerator[None, None]] = {}
 
 async def connect_raw(address: Address, statement_cache: int) -> asyncpg.Connection[Any]:
     """Connect, or raise NoConnection."""
-    while _turnstile.is_shut:
+    while _turnstile.is_shut:  # noqa: ASYNC110 - whoever forks is in another thread
         await asyncio.sleep(_MOMENT)
     attempts = await _attempts_here()
     attempt = asyncio.create_task(_connect(address, statement_cache))
