@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.worker.history import VARIABLE, History
-from tests.worker.program import Client, client_of
+from tests.worker.program import Client, Program, client_of
 
 collect_ignore_glob = [] if sys.platform == "linux" else ["test_*.py"]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show with a failure what the worker said that several tests share."""
+    report = yield
+    program = getattr(item, "funcargs", {}).get("program")
+    if report.when == "call" and report.failed and isinstance(program, Program):
+        report.sections.append(("what the worker said", program.output[-5000:]))
+    return report
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ import ctypes
 import logging
 import os
 import resource
+import signal
+import subprocess
 import sys
 import threading
 import time
@@ -71,6 +73,13 @@ def make_app(url: str | None = None) -> Holdfast:
         with told(ctx):
             time.sleep(seconds)
             return "went on"
+
+    @hf.task(bind=True, soft_timeout="999ms", timeout="1s", retry=once)
+    async def nearly_late(ctx: Context) -> str:
+        """Ends as soon as it can after 900 ms, and shortly before its time is over."""
+        with told(ctx):
+            await asyncio.sleep(0.9)
+            return "in time"
 
     @hf.task(bind=True, timeout="1s", retry=once)
     async def swallow(ctx: Context) -> None:
@@ -181,6 +190,16 @@ def make_app(url: str | None = None) -> Holdfast:
                 except BaseException:
                     continue
 
+    @hf.task(bind=True, isolation="process", timeout="1s", retry=once)
+    def alone_family(ctx: Context) -> None:
+        """Starts a program and waits for it, deaf to everything."""
+        child = subprocess.Popen(["sleep", str(NEVER)])
+        here().write("child", job=ctx.job_id, pid=child.pid)
+        with told(ctx):
+            while True:
+                with contextlib.suppress(BaseException):
+                    child.wait()
+
     @hf.task(bind=True, isolation="process", soft_timeout="300ms", timeout="60s", retry=once)
     def alone_soft(ctx: Context) -> str:
         with told(ctx):
@@ -233,14 +252,14 @@ def make_app(url: str | None = None) -> Holdfast:
 
     # ── crashes ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    @hf.task(bind=True, retry=Retry(10, base="10ms", cap="10ms"))
+    @hf.task(bind=True, retry=Retry(4, base="10ms", cap="10ms"))
     async def crash(ctx: Context, how: str) -> None:
         with told(ctx):
             await asyncio.sleep(0)
             _crash(how)
             await asyncio.sleep(NEVER)
 
-    @hf.task(bind=True, isolation="process", retry=Retry(10, base="10ms", cap="10ms"))
+    @hf.task(bind=True, isolation="process", retry=Retry(4, base="10ms", cap="10ms"))
     def alone_crash(ctx: Context, how: str) -> None:
         with told(ctx):
             _crash(how)
@@ -322,6 +341,8 @@ def _crash(how: str) -> None:
             ctypes.string_at(0)
         case "abort":
             os.abort()
+        case "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
         case "exit 0":
             os._exit(0)
         case "exit 3":

@@ -37,6 +37,8 @@ from holdfast.worker.telling import set_up_logging
 
 log = logging.getLogger("holdfast.worker")
 
+CRASHED: Final = 70
+"""The status of a child that was ended from within."""
 TRY_AGAIN: Final = 75
 """The status of a child that found no database."""
 CANT_START: Final = 78
@@ -66,7 +68,14 @@ def main(text: str) -> int:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda _number, _frame: None)
     with asyncio.Runner(loop_factory=processes.new_event_loop) as runner:
-        return runner.run(Child(settings).live())
+        try:
+            return runner.run(Child(settings).live())
+        except (SystemExit, KeyboardInterrupt) as end:
+            # Raised in something that a task has started beside itself. Nothing is tidied up: it is a crash like any
+            # other, and the flight recorder must tell who ran.
+            log.error("a task has ended the process: %r", end)
+            sys.stderr.flush()
+            os._exit(CRASHED)
 
 
 class Child:

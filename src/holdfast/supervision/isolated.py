@@ -18,7 +18,6 @@ import threading
 from collections.abc import Callable
 from contextlib import AsyncExitStack
 from datetime import datetime
-from inspect import iscoroutine
 from typing import Any, Final
 from uuid import UUID
 
@@ -35,6 +34,7 @@ from holdfast.worker.conclusion import conclude, opened_by, transactional_contex
 from holdfast.worker.driver import Driven
 from holdfast.worker.isolation import (
     Begin,
+    Begun,
     Committed,
     Done,
     Down,
@@ -63,8 +63,9 @@ def main(text: str) -> int:
     processes.die_with_parent(settings.parent)
     processes.name_process("holdfast: isolated job")
     set_up_logging(settings.log_level, f"alone {os.getpid()}")
+    # Handled by doing nothing: if they were ignored, so would the programs be deaf to them that the task starts.
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, lambda _number, _frame: None)
     line = socket.socket(fileno=settings.line)
     with asyncio.Runner() as runner:
         state = State()
@@ -93,9 +94,13 @@ class Cell:
         self._inbox: queue.SimpleQueue[Begin] = queue.SimpleQueue()
         self._run: Run | None = None
         self._thrown: BaseException | None = None
+        """What is to appear in the task, and has not yet."""
+        self._is_in_call = False
+        """The main thread is in a call of a `def` task, where a signal may raise."""
         self._deadline: datetime | None = None
         self._is_stopped = False
-        self._lock = threading.Lock()
+        self._is_spent = False
+        """The task wanted the process to end, and may have left its loop in disorder."""
 
     def serve(self) -> int:
         signal.signal(_SIGNAL, self._on_signal)
@@ -103,17 +108,20 @@ class Cell:
         _say(self._line, Up())
         while True:
             begin = self._inbox.get()
+            _say(self._line, Begun())
             answer = self._perform(begin)
             sys.stdout.flush()
             sys.stderr.flush()
             _say(self._line, answer)
+            if self._is_spent:
+                return 0
 
     def _listen(self) -> None:
         with self._line.makefile("rb") as lines:
             for text in lines:
                 match heard_by_process(text):
                     case Begin() as begin:
-                        self._is_stopped = False
+                        self._is_stopped, self._thrown = False, None
                         self._inbox.put(begin)
                     case Throw(is_timeout):
                         self._is_stopped = self._is_stopped or not is_timeout
@@ -123,19 +131,35 @@ class Cell:
     # ── stopping ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _throw(self, error: BaseException) -> None:
+        """In the listener's thread. It appears wherever the task is: in a call, at an await, or about to begin."""
+        self._thrown = error
         run = self._run
-        if run is None:
-            return
-        if run.driven is not None:
-            self._runner.get_loop().call_soon_threadsafe(run.driven.throw, error)
-        else:
-            self._thrown = error
+        if run is not None:
+            if run.driven is not None:
+                self._runner.get_loop().call_soon_threadsafe(self._throw_at_await, run.driven)
             signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
 
-    def _on_signal(self, _number: int, _frame: object) -> None:
+    def _throw_at_await(self, driven: Driven[Any]) -> None:
         thrown, self._thrown = self._thrown, None
-        if thrown is not None and self._run is not None:
+        if thrown is not None:
+            driven.throw(thrown)
+
+    def _on_signal(self, _number: int, _frame: object) -> None:
+        if self._is_in_call:
+            self._raise_thrown()
+
+    def _raise_thrown(self) -> None:
+        thrown, self._thrown = self._thrown, None
+        if thrown is not None:
             raise thrown
+
+    def _in_call(self, call: Callable[[], Any]) -> Any:
+        self._is_in_call = True
+        try:
+            self._raise_thrown()
+            return call()
+        finally:
+            self._is_in_call = False
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -152,6 +176,7 @@ class Cell:
             encoded = plan.encode_result(value)
         except BaseException as error:
             raised = error
+            self._is_spent = isinstance(error, SystemExit | KeyboardInterrupt)
         if raised is not None and self._is_stopped:
             run.stop = Interrupted
         now = self._app.engine.clock.now()
@@ -185,7 +210,7 @@ class Cell:
         if not hooks.middleware and not inspect.iscoroutinefunction(plan.function):
             token = current.set(context)
             try:
-                return call()
+                return self._in_call(call)
             finally:
                 current.reset(token)
         return self._runner.run(self._drive(run, context, call))
@@ -196,13 +221,12 @@ class Cell:
             async with AsyncExitStack() as stack:
                 for middleware in self._app.engine.hooks.middleware:
                     await stack.enter_async_context(middleware(context))
-                answer = call()
-                return await answer if iscoroutine(answer) else answer
+                return await call() if inspect.iscoroutinefunction(run.plan.function) else self._in_call(call)
 
-        if inspect.iscoroutinefunction(run.plan.function):
-            run.driven = Driven(within(), memoryview(bytearray(4)).cast("i"), 0, asyncio.current_task())
-            return await run.driven
-        return await within()
+        run.driven = Driven(within(), memoryview(bytearray(4)).cast("i"), 0, asyncio.current_task())
+        if self._thrown is not None:
+            asyncio.get_running_loop().call_soon(self._throw_at_await, run.driven)
+        return await run.driven
 
     # ── what the task says and asks ──────────────────────────────────────────────────────────────────────────────────
 
@@ -213,7 +237,17 @@ class Cell:
         return self._deadline
 
     def report_progress(self, job: ClaimedJob, done: float, total: float | None, note: str) -> None:
-        _say(self._line, Progress(done, total, note))
+        is_main = threading.current_thread() is threading.main_thread()
+        held = is_main and self._is_in_call
+        if held:
+            self._is_in_call = False  # a message that a signal cut short could not be read
+        try:
+            _say(self._line, Progress(done, total, note))
+        finally:
+            if held:
+                self._is_in_call = True
+        if held:
+            self._raise_thrown()
 
 
 _sending = threading.Lock()

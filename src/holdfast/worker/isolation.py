@@ -62,6 +62,10 @@ class Down(msgspec.Struct, tag="down", frozen=True):
     reason: str
 
 
+class Begun(msgspec.Struct, tag="begun", frozen=True):
+    """The job begins. Whatever happens to the process before this is not its doing."""
+
+
 class Done(msgspec.Struct, tag="done", frozen=True):
     result_json: str | None = None
 
@@ -89,7 +93,7 @@ class Progress(msgspec.Struct, tag="progress", frozen=True):
 
 
 ToProcess = Begin | Throw
-FromProcess = Up | Down | Done | Committed | Ended | Stopped | Progress
+FromProcess = Up | Down | Begun | Done | Committed | Ended | Stopped | Progress
 _to_process: Final = msgspec.json.Decoder(ToProcess)
 _from_process: Final = msgspec.json.Decoder(FromProcess)
 
@@ -127,20 +131,22 @@ class Isolation:
         self._all: set[Cell] = set()
 
     async def run(self, run: Run) -> Outcome:
-        cell: Cell | None = None
         try:
-            cell = await self._free_cell()
-            if run.stop is not None:
-                return _never_begun(run)
-            return await self._run_in(cell, run)
+            outcome = None
+            while outcome is None:
+                cell, is_new = await self._free_cell()
+                try:
+                    outcome = _never_begun(run) if run.stop is not None else await self._run_in(cell, run)
+                finally:
+                    self._put_away(cell)
+                if outcome is None and is_new:
+                    raise CantStart("it ended before the job began")
+            return outcome
         except CantStart as error:
             failure = Failure(FailureKind.ERROR, "CantStart", f"A process for this job could not be started: {error}")
             return Raised(Verdict.TRANSIENT, failure)
         except asyncio.CancelledError:
             return Interrupted()
-        finally:
-            if cell is not None:
-                self._put_away(cell)
 
     async def close(self) -> None:
         """End all of them. Jobs that still run in them are lost to whoever gives them back."""
@@ -149,11 +155,12 @@ class Isolation:
             cell.kill()
         await asyncio.gather(*(cell.wait() for cell in cells), return_exceptions=True)
 
-    async def _free_cell(self) -> Cell:
+    async def _free_cell(self) -> tuple[Cell, bool]:
+        """One that is ready, and whether it is new."""
         while self._idle:
             cell = self._idle.pop()
             if cell.is_alive:
-                return cell
+                return cell, False
             self._all.discard(cell)
         cell = Cell()
         self._all.add(cell)
@@ -163,7 +170,7 @@ class Isolation:
             cell.kill()
             self._all.discard(cell)
             raise
-        return cell
+        return cell, True
 
     def _put_away(self, cell: Cell) -> None:
         if cell.is_alive and not cell.is_busy and len(self._idle) < _MOST_IDLE:
@@ -172,7 +179,8 @@ class Isolation:
             cell.kill()
             self._all.discard(cell)
 
-    async def _run_in(self, cell: Cell, run: Run) -> Outcome:
+    async def _run_in(self, cell: Cell, run: Run) -> Outcome | None:
+        """None if the process died before the job began, as one may that has been idle for a while."""
         # Its time begins now: starting a process is not the task's doing.
         now = time.monotonic()
         run.begin_at(now)
@@ -185,10 +193,13 @@ class Isolation:
 
         run.stopper = throw
         cell.is_busy = True
+        has_begun = False
         cell.say(Begin(run.job))
         try:
             while (text := await cell.hear()) is not None:
                 match heard_from_process(text):
+                    case Begun():
+                        has_begun = True
                     case Progress(done, total, note):
                         self._surroundings.report_progress(run.job, done, total, note)
                     case Done(result_json):
@@ -206,8 +217,11 @@ class Isolation:
                         return Withdrawn(run.stop_reason) if run.stop is Withdrawn else Interrupted()
                     case Up() | Down():
                         pass
+            if not has_begun:
+                return None
             return await self._outcome_of_death(cell, run, time.monotonic() - now)
         finally:
+            run.stopper = None
             reminder.cancel()
             killer.cancel()
 
