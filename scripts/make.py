@@ -67,8 +67,8 @@ def matrix(arguments: list[str]) -> int:
 
 
 def demo(arguments: list[str]) -> int:
-    """a shop is killed with -9 in the middle of its orders, and nothing is lost; in under a minute"""
-    return run([str(PYTHON), "examples/orders/demo.py", *arguments])
+    """a shop takes orders while everything around it fails, and nothing is lost; in under a minute"""
+    return run([str(PYTHON), "examples/shop/demo.py", *arguments])
 
 
 def bench(arguments: list[str]) -> int:

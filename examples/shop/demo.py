@@ -75,7 +75,7 @@ class Shop:
 
     def __init__(self, folder: Path, stack: ExitStack) -> None:
         self.database = folder / "shop.db"
-        self.log = folder / "worker.log"
+        self.log = Path(os.environ.get("SHOP_LOG", folder / "worker.log"))
         self._stack = stack
         self._shop_port, self._provider_port = free_port(), free_port()
         self._environment = {
@@ -121,7 +121,7 @@ class Shop:
     # ── processes ────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _start(self, *arguments: str, log: Path | None = None) -> subprocess.Popen[bytes]:
-        output = self._stack.enter_context(log.open("wb")) if log is not None else None
+        output = self._stack.enter_context(log.open("wb")) if log is not None else subprocess.DEVNULL
         process = subprocess.Popen(
             [sys.executable, *arguments], cwd=HERE, env=self._environment, stdout=output, stderr=output
         )

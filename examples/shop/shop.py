@@ -67,7 +67,7 @@ async def ship(ctx: Context, order_id: int) -> None:
     await ctx.tx.aexecute("insert into shipments (order_id) values ($1)", order_id)
 
 
-@hf.task(bind=True, queue="billing", delivery="transactional", soft_timeout="1s", timeout="2s")
+@hf.task(bind=True, queue="billing", delivery="transactional", soft_timeout="3s", timeout="4s")
 async def write_invoice(ctx: Context, order_id: int) -> None:
     if order_id == BLOCKING_ORDER and ctx.attempt == 1:
         time.sleep(3600)  # noqa: ASYNC251 - a mistake: nothing else can run on this event loop any more

@@ -407,7 +407,7 @@ def _tell(run: Run, outcome: Outcome, transition: Transition) -> None:
     job = run.job
     match outcome:
         case Raised(verdict, failure):
-            what = f"{failure.error_type}: {failure.message}"
+            what = f"{failure.error_type}: {failure.message.partition(chr(10))[0][:300]}"
             match transition:
                 case lifecycle.Bury():
                     log.error("%s %s is dead after attempt %d: %s", job.task, job.id, job.attempt, what)
