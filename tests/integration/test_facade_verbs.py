@@ -28,14 +28,15 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "Queues.pause": (("default",), {}),
     "Queues.resume": (("default",), {}),
     "Task.enqueue": ((1,), {}),
+    "Workers.quiet": ((Ids().make(),), {}),
 }
 """What a verb must be given; the others need nothing."""
 
 WITHOUT_IO = {
-    "Holdfast": {"job", "task"},
+    "Holdfast": {"job", "middleware", "on_dead", "on_shutdown", "on_startup", "task", "testing", "worker"},
     "Job": set[str](),
     "Prepared": {"call", "new_job"},
-    "Task": {"call", "check_arguments", "definition", "job", "options", "read_result"},
+    "Task": {"call", "check_arguments", "definition", "job", "on_dead", "options", "read_result"},
 }
 """Methods that open nothing, or are there for handles only, so that they need no second form."""
 
