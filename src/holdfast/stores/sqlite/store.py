@@ -92,7 +92,7 @@ class SqliteStore:
         self.path = Path(path).absolute()
         self._clock = clock or SystemClock()
         self._retention = retention or Retention()
-        self._migrations = list(migrations or shipped_migrations())
+        self._migrations = migrations
         self._declared = {queue.name: queue for queue in queues}
         self._is_open = False
         self._hub = HintHub()
@@ -120,11 +120,14 @@ class SqliteStore:
 
     def _migrated(self, connection: ConnectionT) -> ConnectionT:
         try:
-            migrate(connection, self._migrations)
+            migrate(connection, self._all_migrations())
         except BaseException:
             connection.close()
             raise
         return connection
+
+    def _all_migrations(self) -> list[Migration]:
+        return list(self._migrations or shipped_migrations())
 
     async def close(self) -> None:
         self._doorbell.close()
@@ -172,7 +175,7 @@ class SqliteStore:
 
     def enqueue_in(self, tx: object, jobs: Sequence[NewJob]) -> list[Enqueued]:
         check_batch(len(jobs))
-        return enqueue_on(tx, jobs, self.path, self._migrations, self._declared, self._clock.now())
+        return enqueue_on(tx, jobs, self.path, self._all_migrations(), self._declared, self._clock.now())
 
     async def claim(self, worker: UUID, token: UUID, demand: Mapping[str, int]) -> list[ClaimedJob]:
         is_durable = not self._strict_queues.isdisjoint(demand)
