@@ -166,6 +166,30 @@ async def test_a_worker_that_stops_rolls_back_and_gives_the_job_back_uncharged(h
     assert ledger.entries() == []
 
 
+async def test_a_run_that_is_written_off_commits_nothing_even_if_it_comes_to_its_end(
+    hf: Holdfast, ledger: Ledger
+) -> None:
+    may_end, has_ended = threading.Event(), threading.Event()
+
+    @hf.task(bind=True, delivery="transactional", retry=ONCE, soft_timeout="100ms", timeout="200ms")
+    def stuck(ctx: Context) -> None:
+        ctx.tx.execute("insert into ledger values ('never')")
+        while not may_end.is_set():
+            with contextlib.suppress(BaseException):
+                may_end.wait(0.01)
+        has_ended.set()
+
+    async with working(hf):
+        job = await stuck.aenqueue()
+        with pytest.raises(JobFailed, match="HardTimeout"):
+            await finished(job)
+        await asyncio.to_thread(ledger.run, "insert into ledger values ('nobody holds it locked')")
+        may_end.set()
+        await asyncio.to_thread(has_ended.wait, 20)
+        assert (await job.arecord()).state is JobState.DEAD
+    assert ledger.entries() == ["nobody holds it locked"]
+
+
 async def test_a_transactional_task_that_writes_nothing_is_settled_as_any_other(hf: Holdfast) -> None:
     @hf.task(bind=True, delivery="transactional")
     async def idle(ctx: Context) -> str:
