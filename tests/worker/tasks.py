@@ -27,6 +27,7 @@ from holdfast import (
     Snooze,
     SoftTimeout,
     State,
+    TaskDefaults,
     TryAgain,
 )
 from tests.worker.history import here
@@ -50,7 +51,7 @@ def told(ctx: Context) -> Iterator[None]:
 
 def make_app(url: str | None = None) -> Holdfast:
     """All tasks, on any database."""
-    hf = Holdfast(url)
+    hf = Holdfast(url, defaults=TaskDefaults(timeout="2h"))
     soon = Retry(3, base="10ms", cap="10ms")
     once = Retry(1)
 
@@ -66,6 +67,13 @@ def make_app(url: str | None = None) -> Holdfast:
         with told(ctx):
             await asyncio.sleep(seconds)
             return "slept"
+
+    @hf.task(bind=True)
+    async def stick(ctx: Context) -> str:
+        """Ends only when it is run again."""
+        with told(ctx):
+            await asyncio.sleep(_long_at_first(ctx))
+            return "unstuck"
 
     @hf.task(bind=True, timeout="1s", retry=once)
     async def block(ctx: Context, seconds: float = NEVER) -> str:
@@ -137,6 +145,12 @@ def make_app(url: str | None = None) -> Holdfast:
             _nap(seconds)
             return "slept"
 
+    @hf.task(bind=True)
+    def thread_stick(ctx: Context) -> str:
+        with told(ctx):
+            _nap(_long_at_first(ctx))
+            return "unstuck"
+
     @hf.task(bind=True, timeout="1s", retry=once)
     def thread_hang(ctx: Context) -> None:
         with told(ctx):
@@ -174,6 +188,12 @@ def make_app(url: str | None = None) -> Holdfast:
         with told(ctx):
             time.sleep(seconds)
             return "slept"
+
+    @hf.task(bind=True, isolation="process")
+    def alone_stick(ctx: Context) -> str:
+        with told(ctx):
+            time.sleep(_long_at_first(ctx))
+            return "unstuck"
 
     @hf.task(bind=True, isolation="process")
     async def alone_async(ctx: Context, seconds: float) -> str:
@@ -315,6 +335,10 @@ async def _fail(ctx: Context, kind: str) -> Any:
         case _:
             raise AssertionError(kind)
     return ctx.attempt
+
+
+def _long_at_first(ctx: Context) -> float:
+    return NEVER if len(here().read("start", ctx.job_id)) == 1 else 0.0
 
 
 async def _raise(error: Exception) -> None:

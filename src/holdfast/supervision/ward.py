@@ -175,7 +175,7 @@ class Ward:
             case Ready():
                 self.working_since = time.monotonic()
             case Lost():
-                self.kill(Sentence.LOST)
+                self._replace_as_lost()
             case Failed(reason):
                 self.failure = reason
 
@@ -200,6 +200,10 @@ class Ward:
             self._say(Stop(grace))
         elif self.stage is Stage.STARTING:
             self.kill(Sentence.STOPPED)
+
+    def _replace_as_lost(self) -> None:
+        log.warning("child %d was taken for dead: its jobs run elsewhere by now, so it is replaced", self.number)
+        self.kill(Sentence.LOST)
 
     def kill(self, sentence: Sentence) -> None:
         """Now. The reason decides about its jobs."""
@@ -232,8 +236,7 @@ class Ward:
         if not self.is_working:
             return
         if not answer.is_alive:
-            log.warning("child %d was taken for dead: its jobs run elsewhere by now, so it is replaced", self.number)
-            self.kill(Sentence.LOST)
+            self._replace_as_lost()
             return
         if answer.taken:
             self._say(Taken({id: held.jobs[id] for id in answer.taken}))

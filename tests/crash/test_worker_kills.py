@@ -1,0 +1,202 @@
+"""G4, G5 and G12: real workers are killed and stopped at bad moments, and every job comes to its one end."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast import Job
+from holdfast.job import JobRecord, JobState
+from tests.crash.checker import KILL, Findings, check
+from tests.crash.rounds import IS_THOROUGH, rounds
+from tests.worker.history import History
+from tests.worker.program import PATIENCE, Client, Program, client_of, descendants_of, is_alive, until
+
+SLACK = 4.0
+"""Seconds more than is promised: for a machine on which all tests run at once."""
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
+    is_sqlite = request.param == "sqlite"
+    url = f"sqlite:///{tmp_path / 'jobs.db'}" if is_sqlite else request.getfixturevalue("postgres_database")
+    with client_of(url, History(tmp_path / "history")) as client:
+        yield client
+
+
+def _kill(client: Client, *pids: int) -> None:
+    """SIGKILL them. Written down for the checker with all that dies with them: first, while nothing has recovered."""
+    family = [each for pid in pids for each in descendants_of(pid)]
+    for each in {*pids, *family}:
+        client.history.write(KILL, pid=each)
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def _findings(client: Client, jobs: list[Job[Any]]) -> Findings:
+    """Wait until all have come to their end, and check."""
+    ids = [job.id for job in jobs]
+
+    def look() -> list[JobRecord] | None:
+        records: list[JobRecord] = client.ask(client.store.get(ids))
+        return records if all(record.state.is_final for record in records) else None
+
+    records = until(look, "the end of all jobs", 2 * PATIENCE)
+    findings = check(ids, records, client.history.read())
+    sys.stderr.write(f"{findings}\n")
+    return findings
+
+
+def _sticky(client: Client, number: int) -> list[Job[Any]]:
+    """Jobs that come to an end only if they are run again; return when all of them run."""
+    tasks = ["stick", "stick", "thread_stick", "alone_stick"]
+    jobs = [client.enqueue(tasks[each % len(tasks)]) for each in range(number)]
+    for job in jobs:
+        client.started(job)
+    return jobs
+
+
+# ── a child ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_killed_child_loses_no_job_and_charges_nobody(client: Client) -> None:
+    with Program(client.url, client.history, "-p", "2", "-c", "16") as program:
+        children = client.working(2)
+        sticky = _sticky(client, 16)
+        quick = client.enqueue_many("quick", 300)
+        for child in children:
+            lost = [job for job in sticky if job.record().worker == child.id]
+            _kill(client, child.pid)
+            for job in lost:
+                client.end_of(job)
+        findings = _findings(client, [*sticky, *quick])
+        assert findings.broken == {}
+        assert len(findings.recovery) >= 16
+        assert findings.quantile(1.0) < 1 + SLACK, findings
+        assert len(client.working(2)) == 2, "they were replaced"
+        assert len(re.findall(r"child \d+ was killed by SIGKILL", program.output)) == 2
+
+
+# ── a supervisor ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_children_die_with_their_supervisor_and_another_worker_takes_over(client: Client) -> None:
+    with ExitStack() as stack:
+        first = stack.enter_context(Program(client.url, client.history, "-p", "1"))
+        client.working(1)
+        jobs = _sticky(client, 8)
+        stack.enter_context(Program(client.url, client.history, "-p", "1"))
+        client.working(2)
+        family = first.family()
+        assert len(family) >= 3
+        _kill(client, first.pid)
+        until(lambda: not any(map(is_alive, family)), "the whole family to be dead")
+        findings = _findings(client, jobs)
+        assert findings.broken == {}
+        assert len(findings.recovery) == 8
+        assert findings.quantile(1.0) < 5 + SLACK, findings
+
+
+def test_after_everything_was_killed_the_next_worker_takes_over(client: Client) -> None:
+    with Program(client.url, client.history, "-p", "1") as program:
+        client.working(1)
+        jobs = _sticky(client, 4)
+        _kill(client, program.pid, *program.family())
+    waiting = client.enqueue_many("quick", 50)
+    with Program(client.url, client.history, "-p", "1"):
+        findings = _findings(client, [*jobs, *waiting])
+        assert findings.broken == {}
+        assert len(findings.recovery) == 4
+        assert findings.quantile(1.0) < 5 + 2 * SLACK, "the new worker has to start as well"
+
+
+# ── a worker that is taken for dead, and is not ──────────────────────────────────────────────────────────────────────
+
+
+def test_a_worker_that_wakes_up_after_its_funeral_is_refused_and_begins_anew(client: Client) -> None:
+    with Program(client.url, client.history, "-p", "1") as program:
+        (before,) = client.working(1)
+        job = client.enqueue("sleep", seconds=0.5)
+        client.started(job)
+        everybody = [program.pid, *program.family()]
+        for pid in everybody:
+            os.kill(pid, signal.SIGSTOP)
+        sightings = {each.worker: each.beat for each in client.ask(client.store.sightings())}
+        assert client.ask(client.store.rescue({before.id: sightings[before.id]})) == [job.id]
+        rescued = job.record()
+        assert (rescued.state, rescued.attempt, rescued.crashes) == (JobState.PENDING, 0, 1)
+        for pid in reversed(everybody):
+            os.kill(pid, signal.SIGCONT)
+
+        findings = _findings(client, [job])
+        assert findings.broken == {}
+        assert (len(client.history.read("start", job.id)), job.record().attempt) == (2, 1)
+        program.says("is not ours any more|was taken for dead")
+        (after,) = until(lambda: [each for each in client.workers() if each.id != before.id], "it to register anew")
+        assert after.pid != before.pid
+        assert not is_alive(before.pid)
+        assert client.enqueue("quick", number=3).result("60s") == 3
+
+
+# ── at most once ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_an_at_most_once_job_never_starts_twice_whatever_is_killed(client: Client) -> None:
+    chance = random.Random("once")
+    with Program(client.url, client.history, "-p", "2", "-c", "4"):
+        client.working(2)
+        jobs = [client.enqueue("once_only", seconds=chance.choice([0.0, 0.2])) for _ in range(rounds(12))]
+        others = client.enqueue_many("quick", 100)
+        for number in range(rounds(3)):
+            until(lambda seen=number: len(client.history.read("start")) > 20 * seen, "some work")  # type: ignore[misc]
+            _kill(client, chance.choice(client.working(1)).pid)
+        findings = _findings(client, [*jobs, *others])
+        assert findings.broken == {}
+        for job in jobs:
+            record = job.record()
+            if record.state is not JobState.COMPLETED:
+                assert (record.state, client.kinds(job)[-1]) == (JobState.DEAD, "lost")
+
+
+# ── at any moment ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.skipif(not IS_THOROUGH, reason="a long one: HOLDFAST_THOROUGH=1 runs it")
+def test_kills_at_any_moment_for_a_long_time(client: Client) -> None:
+    chance = random.Random("long")
+    jobs: list[Job[Any]] = []
+    with ExitStack() as stack:
+        programs = [stack.enter_context(Program(client.url, client.history, "-p", "2")) for _ in range(2)]
+        for _ in range(40):
+            jobs += client.enqueue_many("quick", 200)
+            jobs += [client.enqueue(task, seconds=chance.random()) for task in ("sleep", "thread_sleep", "alone_sleep")]
+            jobs += [client.enqueue("once_only", seconds=0.1)]
+            reached = len(client.history.read("end")) + chance.randint(1, 200)
+            until(lambda goal=reached: len(client.history.read("end")) >= goal or _is_done(client), "work")  # type: ignore[misc]
+            match chance.randrange(10):
+                case 0 | 1:
+                    victim = programs.pop(0)
+                    _kill(client, victim.pid)
+                    programs.append(stack.enter_context(Program(client.url, client.history, "-p", "2")))
+                case 2:
+                    victim = programs.pop(0)
+                    victim.send(signal.SIGTERM)
+                    programs.append(stack.enter_context(Program(client.url, client.history, "-p", "2")))
+                case _:
+                    _kill(client, chance.choice(client.working(1)).pid)
+        findings = _findings(client, jobs)
+        assert findings.broken == {}
+
+
+def _is_done(client: Client) -> bool:
+    return client.count(JobState.PENDING, JobState.ACTIVE, JobState.RETRYING) == 0
