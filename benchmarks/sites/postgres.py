@@ -68,7 +68,7 @@ _SPAN = "select count(*), max(finished_at) - min(started_at) from holdfast.jobs 
 _QUERIES = """
 select sum(calls) from pg_stat_statements
 where toplevel and dbid = (select oid from pg_database where datname = current_database())
-  and query !~* '^(begin|commit|set|show|reset|deallocate|select sum)'
+  and query !~* '^(begin|commit|create|set|show|reset|deallocate|select sum)'
 """
 _READY, _COMPLETED = 2, 4
 _LONG_AGO = 1_700_000_000_000_000
@@ -120,6 +120,7 @@ class PostgresSite:
         """What was sent: statements inside functions are not counted, and neither is this one."""
         connection = await asyncpg.connect(self.url)
         try:
+            await connection.execute("create extension if not exists pg_stat_statements")
             return float(await connection.fetchval(_QUERIES) or 0)
         finally:
             await connection.close()

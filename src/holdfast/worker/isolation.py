@@ -29,7 +29,8 @@ from holdfast.worker.runs import Run
 
 log = logging.getLogger("holdfast.worker")
 
-_MOST_IDLE: Final = 2
+_IDLE_FOR: Final = 30.0
+"""Seconds after which a process without a job is ended."""
 _KILL_AFTER: Final = 0.05
 """Seconds past the hard timeout."""
 _LONGEST_START: Final = 60.0
@@ -173,11 +174,19 @@ class Isolation:
         return cell, True
 
     def _put_away(self, cell: Cell) -> None:
-        if cell.is_alive and not cell.is_busy and len(self._idle) < _MOST_IDLE:
+        if cell.is_alive and not cell.is_busy:
             self._idle.append(cell)
+            cell.idle_since = time.monotonic()
+            asyncio.get_running_loop().call_later(_IDLE_FOR, self._end_if_idle, cell)
         else:
             cell.kill()
             self._all.discard(cell)
+
+    def _end_if_idle(self, cell: Cell) -> None:
+        if cell in self._idle and time.monotonic() - cell.idle_since >= _IDLE_FOR * 0.9:
+            self._idle.remove(cell)
+            self._all.discard(cell)
+            cell.kill()
 
     async def _run_in(self, cell: Cell, run: Run) -> Outcome | None:
         """None if the process died before the job began, as one may that has been idle for a while."""
@@ -254,6 +263,7 @@ class Cell:
         self._process: asyncio.subprocess.Process | None = None
         self._watch: asyncio.Task[None] | None = None
         self.is_busy = False
+        self.idle_since = 0.0
 
     @property
     def pid(self) -> int:
