@@ -82,6 +82,13 @@ def make_app(url: str | None = None) -> Holdfast:
             time.sleep(seconds)
             return "went on"
 
+    @hf.task(bind=True)
+    async def deaf(ctx: Context) -> None:
+        with told(ctx):
+            while True:
+                with contextlib.suppress(BaseException):
+                    await asyncio.sleep(0.01)
+
     @hf.task(bind=True, soft_timeout="999ms", timeout="1s", retry=once)
     async def nearly_late(ctx: Context) -> str:
         """Ends as soon as it can after 900 ms, and shortly before its time is over."""
@@ -165,6 +172,21 @@ def make_app(url: str | None = None) -> Holdfast:
         """One call of C code that never lets another thread run Python."""
         with told(ctx):
             return sum(range(10**15))
+
+    @hf.task(bind=True)
+    def thread_deaf(ctx: Context) -> None:
+        with told(ctx):
+            while True:
+                with contextlib.suppress(BaseException):
+                    _nap(NEVER)
+
+    @hf.task
+    def thread_program() -> list[int]:
+        return _end_programs()
+
+    @hf.task(isolation="process")
+    def alone_program() -> list[int]:
+        return _end_programs()
 
     @hf.task(bind=True, soft_timeout="300ms", timeout="60s", retry=once)
     def thread_soft(ctx: Context) -> str:
@@ -335,6 +357,16 @@ async def _fail(ctx: Context, kind: str) -> Any:
         case _:
             raise AssertionError(kind)
     return ctx.attempt
+
+
+def _end_programs() -> list[int]:
+    """Start programs, end them with signals, and tell how they ended."""
+    ends = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        with subprocess.Popen(["sleep", "30"]) as program:
+            program.send_signal(number)
+            ends.append(program.wait())
+    return ends
 
 
 def _long_at_first(ctx: Context) -> float:

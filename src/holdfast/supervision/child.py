@@ -67,15 +67,14 @@ def main(text: str) -> int:
     # Handled by doing nothing: if they were ignored, so would the programs be deaf to them that tasks start.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda _number, _frame: None)
-    with asyncio.Runner(loop_factory=processes.new_event_loop) as runner:
-        try:
-            return runner.run(Child(settings).live())
-        except (SystemExit, KeyboardInterrupt) as end:
-            # Raised in something that a task has started beside itself. Nothing is tidied up: it is a crash like any
-            # other, and the flight recorder must tell who ran.
-            log.error("a task has ended the process: %r", end)
-            sys.stderr.flush()
-            os._exit(CRASHED)
+    # It is not closed: that would wait for tasks that don't let themselves be cancelled; and after a crash the flight
+    # recorder must tell who ran.
+    runner = asyncio.Runner(loop_factory=processes.new_event_loop)
+    try:
+        return runner.run(Child(settings).live())
+    except (SystemExit, KeyboardInterrupt) as end:
+        log.error("something that a task has started beside itself has ended the process: %r", end)
+        return CRASHED
 
 
 class Child:
@@ -185,5 +184,9 @@ if __name__ == "__main__":
     except HoldfastError as error:
         log.error("%s", error)
         status = 1
+    except Exception:
+        log.exception("this child has failed")
+        status = CRASHED
     sys.stdout.flush()
+    sys.stderr.flush()
     os._exit(status)  # threads that are stuck in a task must not keep the process

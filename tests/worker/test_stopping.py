@@ -1,0 +1,156 @@
+"""G11: after SIGTERM nothing is claimed, short jobs finish, long ones are given back uncharged; twice means at once."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from contextlib import ExitStack
+
+import pytest
+
+from holdfast.job import JobState
+from tests.crash.checker import check
+from tests.crash.rounds import rounds
+from tests.worker.program import Client, Program, is_alive, until
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_short_jobs_finish_long_ones_are_given_back_and_nothing_more_is_claimed(
+    client: Client, number: signal.Signals
+) -> None:
+    with Program(client.url, client.history, "-p", "1", "--grace", "1500ms") as program:
+        client.working()
+        short = [client.enqueue(task, seconds=0.8) for task in ("sleep", "thread_sleep")]
+        long = [client.enqueue(task, seconds=3600) for task in ("sleep", "thread_sleep", "alone_sleep", "alone_async")]
+        for job in (*short, *long):
+            client.started(job)
+        short.append(client.enqueue("alone_async", seconds=0.8))
+        client.started(short[-1])
+        program.send(number)
+        program.says("stopping: nothing more is claimed")
+        late = client.enqueue("quick")
+        assert program.wait() == 0
+        for job in short:
+            record = job.record()
+            assert (record.state, record.attempt, record.runs) == (JobState.COMPLETED, 1, 1)
+        for job in long:
+            record = job.record()
+            assert (record.state, record.attempt, record.crashes) == (JobState.PENDING, 0, 0)
+            assert client.kinds(job) == ["interrupted"]
+            (end,) = client.history.read("end", job.id)
+            assert end.note == "CancelledError", "it could clean up"
+        assert client.record(late).runs == 0
+        assert client.app.workers.list() == [], "it has taken leave"
+        notes = [event.note for event in client.history.read("shutdown")]
+        assert notes == ["registered last", "registered first"]
+
+
+def test_a_first_long_job_has_its_grace(client: Client) -> None:
+    """The very first job of a process: nothing was ever settled there."""
+    with Program(client.url, client.history, "-p", "1") as program:
+        client.working()
+        job = client.enqueue("sleep", seconds=1.5)
+        client.started(job)
+        assert program.stop() == 0
+        assert (job.record().state, job.record().runs) == (JobState.COMPLETED, 1)
+
+
+def test_what_does_not_let_itself_be_stopped_is_killed_and_given_back(client: Client) -> None:
+    with Program(client.url, client.history, "-p", "1", "--grace", "200ms") as program:
+        client.working()
+        jobs = [client.enqueue(task) for task in ("deaf", "thread_deaf")]
+        for job in jobs:
+            client.started(job)
+        started = time.monotonic()
+        assert program.stop() == 0
+        assert time.monotonic() - started < 15
+        for job in jobs:
+            assert (job.record().state, job.record().attempt) == (JobState.PENDING, 0)
+
+
+def test_a_second_signal_stops_at_once(client: Client) -> None:
+    with Program(client.url, client.history, "-p", "2") as program:
+        client.working(2)
+        jobs = [client.enqueue(task, seconds=3600) for task in ("sleep", "thread_sleep", "alone_sleep")]
+        for job in jobs:
+            client.started(job)
+        family = program.family()
+        program.send(signal.SIGTERM)
+        program.says("stopping: nothing")
+        started = time.monotonic()
+        program.send(signal.SIGTERM)
+        assert program.wait() == 0
+        assert time.monotonic() - started < 5
+        assert not any(map(is_alive, family))
+        for job in jobs:
+            record = job.record()
+            assert (record.state, record.attempt, record.crashes) == (JobState.PENDING, 0, 0)
+        assert client.workers() == []
+
+
+def test_a_signal_while_it_starts_stops_it(client: Client) -> None:
+    for moment in (0.3, 0.8):
+        with Program(client.url, client.history, "-p", "1") as program:
+            time.sleep(moment)  # whatever it does by then
+            started = time.monotonic()
+            status = program.stop()
+            # Before the program has begun to listen, the signal ends it as it ends any program.
+            assert status in (0, -signal.SIGTERM)
+            assert time.monotonic() - started < 10
+            assert client.workers() == []
+
+
+def test_children_leave_signals_to_their_supervisor(client: Client) -> None:
+    """As when a service manager, or a terminal, sends them to all processes at once."""
+    with Program(client.url, client.history, "-p", "1") as program:
+        client.working()
+        job = client.enqueue("sleep", seconds=1)
+        client.started(job)
+        for pid in (program.pid, *program.family()):
+            os.kill(pid, signal.SIGTERM)
+        assert program.wait() == 0
+        assert (job.record().state, job.record().runs) == (JobState.COMPLETED, 1)
+
+
+@pytest.mark.parametrize("task", ["thread_program", "alone_program"])
+def test_programs_that_a_task_starts_can_be_terminated(client: Client, task: str) -> None:
+    """A process passes on which signals it ignores, so ours ignore none."""
+    with Program(client.url, client.history, "-p", "1"):
+        client.working()
+        assert client.enqueue(task).result("60s") == [-signal.SIGTERM, -signal.SIGINT]
+
+
+def test_sigquit_shows_what_runs(client: Client) -> None:
+    with Program(client.url, client.history, "-p", "1") as program:
+        client.working()
+        jobs = [client.enqueue(task, seconds=3600) for task in ("sleep", "thread_sleep", "alone_sleep")]
+        for job in jobs:
+            client.started(job)
+        program.send(signal.SIGQUIT)
+        program.says(r"child 1 \(pid \d+, working\): 3 running")
+        for job, task in zip(jobs, ("sleep", "thread_sleep", "alone_sleep"), strict=True):
+            program.says(rf"\d\.\d s  {task} {job.id}")
+        program.says(r"child 2 \(pid \d+, (starting|spare)\): 0 running")
+
+
+def test_rolling_restarts_under_load_lose_and_charge_nothing(client: Client) -> None:
+    jobs = []
+    with ExitStack() as stack:
+        program = stack.enter_context(Program(client.url, client.history, "-p", "1", "--grace", "100ms"))
+        client.working()
+        for _ in range(rounds(3)):
+            jobs += [
+                client.enqueue(task, seconds=0.3) for task in ("sleep", "thread_sleep", "alone_sleep", "once_only")
+            ]
+            jobs += client.enqueue_many("quick", 300)
+            until(lambda seen=len(jobs): len(client.history.read("start")) > seen // 2, "some work")  # type: ignore[misc]
+            follower = stack.enter_context(Program(client.url, client.history, "-p", "1", "--grace", "100ms"))
+            assert program.stop() == 0
+            program = follower
+        for job in jobs:
+            client.end_of(job)
+    records = client.ask(client.store.get([job.id for job in jobs]))
+    findings = check([job.id for job in jobs], records, client.history.read())
+    assert findings.broken == {}
+    assert all(record.crashes == 0 for record in records)
