@@ -130,6 +130,7 @@ async def _waits(site: Site, jobs: int) -> list[float]:
 def _idle(host: Host) -> list[Row]:
     title = "idle worker, one process"
     with host.fresh() as site:
+        run(site.queries())
         started = time.monotonic()
         with running_worker(site, 1) as worker:
             run(_first_job(site))

@@ -68,7 +68,7 @@ _SPAN = "select count(*), max(finished_at) - min(started_at) from holdfast.jobs 
 _QUERIES = """
 select sum(calls) from pg_stat_statements
 where toplevel and dbid = (select oid from pg_database where datname = current_database())
-  and query !~* '^(begin|commit|create|set|show|reset|deallocate|select sum)'
+  and query !~* '^(begin|commit|create|alter|set|show|reset|deallocate|select sum|select quote_ident)'
 """
 _READY, _COMPLETED = 2, 4
 _LONG_AGO = 1_700_000_000_000_000
@@ -117,10 +117,12 @@ class PostgresSite:
             await connection.close()
 
     async def queries(self) -> float:
-        """What was sent: statements inside functions are not counted, and neither is this one."""
+        """What was sent by whoever has connected since this was first asked, without what functions execute."""
         connection = await asyncpg.connect(self.url)
         try:
             await connection.execute("create extension if not exists pg_stat_statements")
+            name = await connection.fetchval("select quote_ident(current_database())")
+            await connection.execute(f"alter database {name} set pg_stat_statements.track = 'top'")
             return float(await connection.fetchval(_QUERIES) or 0)
         finally:
             await connection.close()

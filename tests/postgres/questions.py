@@ -20,6 +20,7 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "announced": [active, [0] * batch],
         "attempts": [finished[0]],
         "beat": [WORKER, None, True],
+        "busy_queues": [],
         "claim": [WORKER, uuid4(), [QUEUE], [batch], [floor] * LANES, None],
         "claimed": [WORKER, TOKEN],
         "close_keys": [active, 0, _RETENTION],

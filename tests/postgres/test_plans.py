@@ -27,13 +27,14 @@ from tests.servers.databases import Databases
 
 COUNTING: Final = {"queues"}
 """Counts all that waits, in its indexes: for people, not for workers."""
-AT_THE_FRONT: Final = {"next_due", "select_unannounced"}
+AT_THE_FRONT: Final = {"busy_queues", "next_due", "select_unannounced"}
 """Read the first entries of an index, and no further."""
 OF_A_WORKER: Final = {"claimed", "depart", "end_work", "lock_active_of_worker", "lock_orphans", "workers"}
 """Read, or count, all that one worker holds: here a thousand jobs."""
 INDEXES: Final = {
     "announced": {"jobs_pkey"},
     "attempts": {"failures_of_job"},
+    "busy_queues": {"jobs_ready"},
     "claim": {"jobs_pkey", "jobs_ready"},
     "claimed": {"jobs_active"},
     "close_keys": {"keys_of_job"},

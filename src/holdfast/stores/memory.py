@@ -445,6 +445,10 @@ class MemoryStore:
         with self._lock:
             return [self._queues[name] for name in sorted(self._queues)]
 
+    async def busy_queues(self) -> list[str]:
+        with self._lock:
+            return sorted({job.queue for job in self._jobs.values() if job.stage is Stage.READY})
+
     async def pause(self, queue: str) -> None:
         self._control(queue, lambda record: replace(record, paused_at=record.paused_at or self._clock.now()))
 

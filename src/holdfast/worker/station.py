@@ -349,7 +349,7 @@ class Station:
         """Any queue that is served here may have work."""
         queues: Iterable[str] = self._slots.queues
         if self._slots.serves_all:
-            queues = [queue.name for queue in await self._engine.store.queues()]
+            queues = await self._engine.store.busy_queues()
         self._demand.hope_for(queues)
         self._wake.set()
 

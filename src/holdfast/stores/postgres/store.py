@@ -415,6 +415,9 @@ class PostgresStore:
     async def queues(self) -> list[QueueRecord]:
         return [rows.queue(row) for row in await self._fetch(statement("queues"))]
 
+    async def busy_queues(self) -> list[str]:
+        return [row["queue"] for row in await self._fetch(statement("busy_queues"))]
+
     async def pause(self, queue: str) -> None:
         await self._control(queue, "pause", self._microseconds)
 

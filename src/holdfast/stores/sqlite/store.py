@@ -496,6 +496,11 @@ class SqliteStore:
     async def queues(self) -> list[QueueRecord]:
         return rows.read_queues(await self._ask("queues"))
 
+    async def busy_queues(self) -> list[str]:
+        await self.open()
+        found = await self._reader.read(lambda connection: connection.execute(statement("busy_queues")))
+        return [name for (name,) in found]
+
     async def pause(self, queue: str) -> None:
         def change(row: OpenQueue, it: Transaction) -> None:
             row.paused_at = row.paused_at or it.microseconds

@@ -22,6 +22,17 @@ class QueueContract:
         await harness.enqueue(queue="used")
         assert await harness.store.queues() == [QueueRecord("used", waiting=1)]
 
+    async def test_queues_with_ready_jobs_are_known_by_name(self, harness: Harness) -> None:
+        assert await harness.store.busy_queues() == []
+        await harness.store.declare_queues([Queue("empty")])
+        for queue in ("b", "a", "ä", "b", "paused"):
+            await harness.enqueue(queue=queue)
+        await harness.enqueue(queue="later", delay=MINUTE)
+        await harness.store.pause("paused")
+        assert sorted(await harness.store.busy_queues()) == sorted(["a", "b", "paused", "ä"])
+        await harness.claim(queue="a")
+        assert sorted(await harness.store.busy_queues()) == sorted(["b", "paused", "ä"])
+
     async def test_a_declared_queue_has_its_bounds(self, harness: Harness) -> None:
         await harness.store.declare_queues([Queue("a", bound=5, scheduled_bound=7), Queue("b")])
         assert await harness.queue("a") == QueueRecord("a", declared_bound=5, scheduled_bound=7)
