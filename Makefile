@@ -2,7 +2,7 @@
 PYTHON ?= python3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check matrix bench format clean
+.PHONY: help setup demo test crash check matrix bench format clean
 
-help setup demo test check matrix bench format clean:
+help setup demo test crash check matrix bench format clean:
 	@$(PYTHON) scripts/make.py $@ $(ARGS)

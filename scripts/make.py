@@ -51,6 +51,12 @@ def test(arguments: list[str]) -> int:
     return max(0 if status == NO_TESTS_COLLECTED else status for status in (parallel, alone))
 
 
+def crash(arguments: list[str]) -> int:
+    """kill processes, for much longer than the tests do; ARGS goes to pytest"""
+    os.environ["HOLDFAST_THOROUGH"] = "1"
+    return run([str(PYTHON), "-m", "pytest", "tests/crash", "tests/worker", "-rA", *arguments])
+
+
 def check(_arguments: list[str]) -> int:
     """formatting, lint, types, imports: all of them, also after a failure"""
     failed = [name for name, command in checks().items() if run(command) != 0]
@@ -105,13 +111,14 @@ COMMANDS: dict[str, Callable[[list[str]], int]] = {
     "setup": setup,
     "demo": demo,
     "test": test,
+    "crash": crash,
     "check": check,
     "matrix": matrix,
     "bench": bench,
     "format": format_,
     "clean": clean,
 }
-NEEDS_ENVIRONMENT = {"demo", "test", "check", "matrix", "bench", "format"}
+NEEDS_ENVIRONMENT = {"demo", "test", "crash", "check", "matrix", "bench", "format"}
 
 
 def checks() -> dict[str, list[str]]:
