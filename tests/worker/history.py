@@ -45,7 +45,8 @@ class History:
             os.close(file)
 
     def read(self, what: str | None = None, job: UUID | None = None) -> list[Event]:
-        events = [msgspec.json.decode(line, type=Event) for line in self.path.read_bytes().splitlines()]
+        whole, _, _ = self.path.read_bytes().rpartition(b"\n")  # the last line may be on its way
+        events = [msgspec.json.decode(line, type=Event) for line in whole.splitlines()]
         return [event for event in events if what in (None, event.what) and job in (None, event.job)]
 
 

@@ -34,6 +34,7 @@ from tests.worker.history import here
 
 NEVER = 3600.0
 log = logging.getLogger("app")
+hoarded: list[bytearray] = []
 
 
 @contextlib.contextmanager
@@ -125,6 +126,12 @@ def make_app(url: str | None = None) -> Holdfast:
     async def answer(ctx: Context, kind: str) -> Any:
         with told(ctx):
             return {"object": object(), "huge": "x" * 10_000_000, "set": {1, 2}, "cycle": _cycle()}[kind]
+
+    @hf.task
+    async def hoard(megabytes: int) -> int:
+        """Keeps memory for good, as a leak would."""
+        hoarded.append(bytearray(megabytes * 1_000_000))
+        return len(hoarded)
 
     @hf.task(bind=True)
     async def facts(ctx: Context) -> dict[str, Any]:

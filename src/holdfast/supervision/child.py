@@ -91,6 +91,15 @@ class Child:
             line.say(Failed(error.told))
             await line.flush()
             return CANT_START
+        except SystemExit as end:
+            line.say(
+                Failed(
+                    f"{settings.app} has ended the process while it was imported, with {end!r}. "
+                    'Put what is to run as a program below `if __name__ == "__main__":`.'
+                )
+            )
+            await line.flush()
+            return CANT_START
         line.say(Hello(app.url, app.place, sorted(app.engine.tasks), app.retention))
         worker = await self._wait_for_go(line)
         if worker is None:

@@ -305,9 +305,9 @@ class Station:
         for slot in slots:
             self._recorder.settled(slot)
         if Settled.STALE in answers:
-            for settlement, answer in zip(settlements, answers, strict=True):
-                if answer is Settled.STALE:
-                    log.warning("job %s is not ours any more: what came of it here does not count", settlement.id)
+            stale = [each.id for each, answer in zip(settlements, answers, strict=True) if answer is Settled.STALE]
+            shown = f"job {stale[0]} is" if len(stale) == 1 else f"{len(stale)} jobs are"
+            log.warning("%s not ours any more: what came of it here does not count", shown)
         self._look_idle()
         self._wake.set()
 
