@@ -129,6 +129,30 @@ async def test_a_soft_timeout_rolls_back(hf: Holdfast, ledger: Ledger) -> None:
     assert ledger.entries() == []
 
 
+async def test_a_statement_that_is_under_way_when_the_time_is_over_is_stopped(hf: Holdfast, ledger: Ledger) -> None:
+    endless = "with recursive n (i) as (select 1 union all select i + 1 from n) select count(*) from n"
+    statement = endless if ledger.is_sqlite else "select pg_sleep(60)"
+
+    @hf.task(bind=True, delivery="transactional", retry=ONCE, soft_timeout="300ms", timeout="10s")
+    async def slow(ctx: Context) -> None:
+        await ctx.tx.aexecute("insert into ledger values ('never')")
+        await ctx.tx.aexecute(statement)
+
+    @hf.task(bind=True, delivery="transactional", retry=ONCE, soft_timeout="300ms", timeout="10s")
+    def slow_thread(ctx: Context) -> None:
+        ctx.tx.execute("insert into ledger values ('never')")
+        ctx.tx.execute(statement)
+
+    async with working(hf):
+        for task in (slow, slow_thread):
+            job = await task.aenqueue()
+            async with asyncio.timeout(8):
+                with pytest.raises(JobFailed, match="SoftTimeout"):
+                    await finished(job)
+        await asyncio.to_thread(ledger.run, "insert into ledger values ('nobody holds it locked')")
+    assert ledger.entries() == ["nobody holds it locked"]
+
+
 async def test_a_cancelled_job_rolls_back(hf: Holdfast, ledger: Ledger) -> None:
     has_begun = asyncio.Event()
 

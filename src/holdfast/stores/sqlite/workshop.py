@@ -21,8 +21,10 @@ from holdfast.stores.sqlite.desk import Bench, Desk
 
 Result = TypeVar("Result")
 
-PATIENCE: Final = 10.0
-"""Seconds that a task waits for the transactions of others."""
+PATIENCE: Final = 12.0
+"""Seconds that a task waits for the transactions of others: longer than for a lock that another program holds."""
+_TOLERANCE: Final = 0.01
+"""A loop may call a little early, by its own clock."""
 
 
 class Workshop:
@@ -111,7 +113,8 @@ class SqliteWork:
         self._desk: Desk | None = None
         self._error: BaseException | None = None
         """Why nothing can be asked for any more."""
-        self._alarm: asyncio.TimerHandle | None = None
+        self._is_ending = False
+        """It is being committed, and must not be interrupted any more."""
 
     # ── the task's side ──────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -134,11 +137,10 @@ class SqliteWork:
         return await self._ask(lambda desk: desk.enqueue(jobs))
 
     async def complete(self, settlement: Settlement) -> Settled:
-        self._stop_alarm()
-        return await self._ask(lambda desk: desk.complete(settlement))
+        return await self._ask(lambda desk: self._complete(desk, settlement))
 
     async def roll_back(self) -> None:
-        self._stop_alarm()
+        self._interrupt()  # whatever is under way, nobody waits for it any more
         try:
             await self._ask(Desk.roll_back)
         except Exception:
@@ -158,15 +160,11 @@ class SqliteWork:
     def set_alarm(self) -> None:
         """A statement that is under way when the time is over would not end by itself."""
         if self._desk is not None:
-            self._alarm = self._loop.call_later(self._desk.seconds_left, self._interrupt)
-
-    def _stop_alarm(self) -> None:
-        if self._alarm is not None:
-            self._alarm.cancel()
+            self._loop.call_later(self._desk.seconds_left + _TOLERANCE, self._interrupt)
 
     def _interrupt(self) -> None:
         with self._lock:  # the thread does not go on to another transaction meanwhile
-            if self._error is None and self._desk is not None and not self._desk.is_over:
+            if self._error is None and self._desk is not None and not self._is_ending:
                 self._desk.connection.raw.interrupt()
 
     def give_up(self) -> None:
@@ -194,6 +192,11 @@ class SqliteWork:
                 desk.expire()
             else:
                 self._do(request, desk)
+
+    def _complete(self, desk: Desk, settlement: Settlement) -> Settled:
+        with self._lock:
+            self._is_ending = True
+        return desk.complete(settlement)
 
     def _do(self, request: Request[Any], desk: Desk) -> None:
         result, error = None, None
