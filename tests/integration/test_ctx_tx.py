@@ -195,13 +195,14 @@ async def test_a_run_that_is_written_off_commits_nothing_even_if_it_comes_to_its
 ) -> None:
     may_end, has_ended = threading.Event(), threading.Event()
 
-    @hf.task(bind=True, delivery="transactional", retry=ONCE, soft_timeout="100ms", timeout="200ms")
+    @hf.task(bind=True, delivery="transactional", retry=ONCE, soft_timeout="500ms", timeout="600ms")
     def stuck(ctx: Context) -> None:
-        ctx.tx.execute("insert into ledger values ('never')")
-        while not may_end.is_set():
+        while not has_ended.is_set():
             with contextlib.suppress(BaseException):
-                may_end.wait(0.01)
-        has_ended.set()
+                ctx.tx.execute("insert into ledger values ('never')")
+                while not may_end.is_set():
+                    may_end.wait(0.01)
+                has_ended.set()
 
     async with working(hf):
         job = await stuck.aenqueue()
