@@ -66,9 +66,14 @@ def _sticky(client: Client, number: int) -> list[Job[Any]]:
     return jobs
 
 
+SQLITE_WILL_DO = pytest.mark.parametrize("client", ["sqlite", "postgres"] if IS_THOROUGH else ["sqlite"], indirect=True)
+"""For what happens in the worker, whatever the database."""
+
+
 # ── a child ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@SQLITE_WILL_DO
 def test_a_killed_child_loses_no_job_and_charges_nobody(client: Client) -> None:
     with Program(client.url, client.history, "-p", "2", "-c", "16") as program:
         children = client.working(2)
@@ -107,6 +112,7 @@ def test_children_die_with_their_supervisor_and_another_worker_takes_over(client
         assert findings.quantile(1.0) < 5 + SLACK, findings
 
 
+@SQLITE_WILL_DO
 def test_after_everything_was_killed_the_next_worker_takes_over(client: Client) -> None:
     with Program(client.url, client.history, "-p", "1") as program:
         client.working(1)
@@ -151,6 +157,7 @@ def test_a_worker_that_wakes_up_after_its_funeral_is_refused_and_begins_anew(cli
 # ── at most once ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
+@SQLITE_WILL_DO
 def test_an_at_most_once_job_never_starts_twice_whatever_is_killed(client: Client) -> None:
     chance = random.Random("once")
     with Program(client.url, client.history, "-p", "2", "-c", "4"):

@@ -40,7 +40,7 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], s
 def test_a_child_that_has_done_enough_is_replaced_and_its_long_jobs_may_finish(client: Client) -> None:
     with Program(client.url, client.history, "-p", "1", "--max-jobs", "20", "--grace", "100ms") as program:
         (first,) = client.working()
-        long = client.enqueue("sleep", seconds=4)
+        long = client.enqueue("sleep", seconds=3)
         client.started(long)
         for job in client.enqueue_many("quick", 50):
             job.result("60s")
@@ -68,11 +68,8 @@ def test_a_child_that_uses_too_much_memory_is_replaced(client: Client) -> None:
 @pytest.mark.parametrize(
     ("body", "said"),
     [
-        ("this is no Python", "SyntaxError"),
-        ("import no_such_module", "No module named 'no_such_module'"),
         (APP.format(body="raise RuntimeError('not today')"), "RuntimeError: not today"),
         (APP.format(body="import sys; sys.exit(5)"), "while it was imported, with SystemExit(5)"),
-        ("hf = 5", "not a Holdfast app"),
     ],
 )
 def test_an_app_that_cannot_be_imported_is_told_and_ends_the_worker(
@@ -101,8 +98,7 @@ def test_children_that_die_at_once_are_started_again_more_and_more_slowly(
     body = APP.format(body="") + "\n@hf.on_startup\ndef die(state):\n    import os; os._exit(9)\n"
     with Program(client.url, client.history, "-p", "1", app=broken(body)) as program:
         program.says("child 3 ended with status 9")
-        program.says("child 4 ended with status 9")
-        assert "child 9 " not in program.output
+        assert "child 5 " not in program.output
         program.send(signal.SIGTERM)
         assert program.wait() == 0
 
