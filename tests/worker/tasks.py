@@ -218,6 +218,11 @@ def make_app(url: str | None = None) -> Holdfast:
             time.sleep(seconds)
             return "slept"
 
+    @hf.task(isolation="process")
+    def alone_enqueues() -> str:
+        """Blocks, as `def` tasks may."""
+        return str(hf.send("sleep", {"seconds": 0.01}).id)
+
     @hf.task(bind=True, isolation="process")
     def alone_stick(ctx: Context) -> str:
         with told(ctx):

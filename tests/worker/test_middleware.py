@@ -61,3 +61,9 @@ def test_it_is_left_after_an_error(client: Client) -> None:
     job = client.enqueue("fail", kind="give up")
     assert client.end_of(job).state is JobState.DEAD
     assert _order(client, job) == AROUND
+
+
+def test_a_task_alone_in_its_process_may_block_inside_it(client: Client) -> None:
+    job = client.enqueue("alone_enqueues")
+    other = client.app.job(job.result("60s"))
+    assert other.result("60s") == "slept"

@@ -79,8 +79,8 @@ class MemoryStore:
         self._lock = threading.RLock()
         self._hub = HintHub()
         self._jobs: dict[UUID, JobRecord] = {}
-        self._waiting: dict[UUID, JobRecord] = {}
-        """Those of them that are scheduled or ready: a test with thousands of jobs looks for the next one as often."""
+        self._waiting: dict[UUID, None] = {}
+        """Ids of those that are scheduled or ready: a test with thousands of jobs asks for the next one as often."""
         self._history: dict[UUID, list[Attempt]] = {}
         self._progress: dict[UUID, tuple[int, Progress]] = {}
         self._unannounced: set[UUID] = set()
@@ -164,7 +164,11 @@ class MemoryStore:
             for queue, slots in demand.items():
                 if self._queue(queue).is_paused:
                     continue
-                ready = (job for job in self._waiting.values() if job.queue == queue and job.stage is Stage.READY)
+                ready = (
+                    job
+                    for job in map(self._jobs.__getitem__, self._waiting)
+                    if job.queue == queue and job.stage is Stage.READY
+                )
                 fit = [job for job in ready if not lifecycle.has_expired(job, now)]
                 claimed += sorted(fit, key=lambda job: (-job.priority, job.lane, job.place))[: max(slots, 0)]
             return [_claimed(self._put(job, lifecycle.start(job, worker, token, now))) for job in claimed]
@@ -193,12 +197,17 @@ class MemoryStore:
     async def tick(self) -> Tick:
         with self._lock:
             now = self._clock.now()
-            expired = list(islice((job for job in self._waiting.values() if lifecycle.has_expired(job, now)), _BATCH))
+            expired = list(
+                islice(
+                    (job for job in map(self._jobs.__getitem__, self._waiting) if lifecycle.has_expired(job, now)),
+                    _BATCH,
+                )
+            )
             for job in expired:
                 self._record(job, lifecycle.failed_attempt(job, lifecycle.expired_failure(job), now))
                 self._put(job, lifecycle.expire(job, now))
             scheduled = sorted(
-                (job for job in self._waiting.values() if job.stage is Stage.SCHEDULED),
+                (job for job in map(self._jobs.__getitem__, self._waiting) if job.stage is Stage.SCHEDULED),
                 key=lambda job: (job.due_at, job.id),
             )
             ripe = [job for job in scheduled if job.due_at <= now][:_BATCH]
@@ -522,7 +531,7 @@ class MemoryStore:
             after = replace(after, place=self._last_place)
         self._jobs[after.id] = after
         if after.stage in WAITING:
-            self._waiting[after.id] = after
+            self._waiting[after.id] = None
         else:
             self._waiting.pop(after.id, None)
         self._count(before, -1)

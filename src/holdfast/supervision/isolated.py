@@ -6,6 +6,7 @@ python -m holdfast.supervision.isolated SETTINGS
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import functools
 import inspect
 import logging
@@ -213,7 +214,33 @@ class Cell:
                 return self._in_call(call)
             finally:
                 current.reset(token)
-        return self._runner.run(self._drive(run, context, call))
+        if inspect.iscoroutinefunction(plan.function):
+            return self._runner.run(self._drive(run, context, call))
+        return self._call_within(context, call)
+
+    def _call_within(self, context: Context, call: Callable[[], Any]) -> Any:
+        """Middleware goes in and out on the loop; the task itself runs outside of it, where it may block."""
+        variables = contextvars.copy_context()
+        variables.run(current.set, context)
+        stack = AsyncExitStack()
+
+        async def enter() -> None:
+            for middleware in self._app.engine.hooks.middleware:
+                await stack.enter_async_context(middleware(context))
+
+        async def leave(error: BaseException | None) -> bool | None:
+            return await stack.__aexit__(type(error) if error else None, error, error.__traceback__ if error else None)
+
+        value: Any = None
+        try:
+            self._runner.run(enter(), context=variables)
+            value = variables.run(self._in_call, call)
+        except BaseException as error:
+            if not self._runner.run(leave(error), context=variables):
+                raise
+        else:
+            self._runner.run(leave(None), context=variables)
+        return value
 
     async def _drive(self, run: Run, context: Context, call: Callable[[], Any]) -> Any:
         async def within() -> Any:
@@ -221,7 +248,7 @@ class Cell:
             async with AsyncExitStack() as stack:
                 for middleware in self._app.engine.hooks.middleware:
                     await stack.enter_async_context(middleware(context))
-                return await call() if inspect.iscoroutinefunction(run.plan.function) else self._in_call(call)
+                return await call()
 
         run.driven = Driven(within(), memoryview(bytearray(4)).cast("i"), 0, asyncio.current_task())
         if self._thrown is not None:
