@@ -154,6 +154,22 @@ def test_a_worker_that_wakes_up_after_its_funeral_is_refused_and_begins_anew(cli
         assert client.enqueue("quick", number=3).result("60s") == 3
 
 
+@pytest.mark.skipif(not IS_THOROUGH, reason="it takes half a minute: HOLDFAST_THOROUGH=1 runs it")
+@SQLITE_WILL_DO
+@pytest.mark.parametrize("is_busy", [True, False])
+def test_a_child_that_is_stopped_is_replaced(client: Client, is_busy: bool) -> None:
+    with Program(client.url, client.history, "-p", "1") as program:
+        (before,) = client.working(1)
+        client.enqueue("quick").result("60s")
+        jobs = _sticky(client, 4) if is_busy else []
+        os.kill(before.pid, signal.SIGSTOP)
+        jobs.append(client.enqueue("quick"))
+        program.says("its event loop has been blocked for")
+        findings = _findings(client, jobs)
+        assert findings.broken == {}
+        assert client.workers()[0].pid != before.pid
+
+
 # ── at most once ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -44,6 +44,7 @@ log = logging.getLogger("holdfast.worker")
 
 _WATCH_EVERY: Final = 0.1
 _LOOK_EVERY: Final = 1.0
+_TELL_STARTING_AFTER: Final = 30.0
 _TELL_BLOCKED_AFTER: Final = 5.0
 _REPLACE_BLOCKED_AFTER: Final = 30.0
 _LAST_WORDS: Final = 5.0
@@ -389,6 +390,11 @@ class Supervisor:
         self._changed.set()
 
     def _look_for_blocked(self, ward: Ward, flight: Flight, now: float) -> None:
+        if not ward.working_since:
+            if now - ward.put_to_work_at > _TELL_STARTING_AFTER and not ward.warned_at:
+                ward.warned_at = now
+                log.warning("child %d has not begun to work yet: its hooks of on_startup take their time", ward.number)
+            return
         if not guilt.is_blocked(flight, now):
             ward.warned_at = 0.0
             return
@@ -397,7 +403,8 @@ class Supervisor:
         if blocked_for > _TELL_BLOCKED_AFTER and not ward.warned_at:
             ward.warned_at = now
             log.warning("child %d: its event loop has been blocked for %.0f s by %s", ward.number, blocked_for, who)
-        if blocked_for > _REPLACE_BLOCKED_AFTER and _others_wait(flight):
+        # Without anything to run, too: it would never claim anything again.
+        if blocked_for > _REPLACE_BLOCKED_AFTER and (_others_wait(flight) or not flight.running):
             log.error("child %d: blocked for %.0f s by %s, it is replaced", ward.number, blocked_for, who)
             ward.kill(Sentence.STUCK)
 

@@ -92,6 +92,7 @@ class Ward:
         self.stop_by = math.inf
         """It was told to be gone by then."""
         self.started_at = time.monotonic()
+        self.put_to_work_at = 0.0
         self.working_since = 0.0
         self.warned_at = 0.0
         self.late_since: dict[Entry, float] = {}
@@ -184,6 +185,7 @@ class Ward:
     def go(self, worker: UUID) -> None:
         self.worker = worker
         self.stage = Stage.WORKING
+        self.put_to_work_at = time.monotonic()
         self._say(Go(worker))
 
     def retire(self) -> None:
