@@ -493,7 +493,11 @@ class WorkerVerbs(Protocol):
         ...
 
     async def bury_worker(self, worker: UUID, settlements: Sequence[Settlement] = ()) -> list[UUID]:
-        """Declare a worker dead whose end was seen, settle what is known of its jobs, and rescue the rest."""
+        """Declare a worker dead whose end was seen, settle what is known of its jobs, and give back the rest.
+
+        Whoever saw the end knows what had started. The rest was on its way to the worker, so it is not counted as a
+        crash; only an at-most-once job goes dead, to be on the safe side.
+        """
         ...
 
     async def depart(self, worker: UUID) -> list[UUID]:

@@ -216,7 +216,7 @@ class AtMostOnceRunsTwice(MemoryStore):
 
 class DepartureCountsAsACrash(MemoryStore):
     async def depart(self, worker: UUID) -> list[UUID]:
-        rescued = await self.bury_worker(worker)
+        rescued = self._rescue(self._active_of(worker), self._clock.now())
         self._workers.pop(worker, None)
         return rescued
 

@@ -216,7 +216,7 @@ async def test_a_rescue_that_is_cut_short_leaves_no_job_behind(
             Stage.READY if verb == "rescue" else Stage.COMPLETED,
             Stage.READY,
         ]
-        assert records[1].crashes == 1
+        assert records[1].crashes == (verb == "rescue")
         assert not (await store.beat(worker, Held({}))).is_alive
 
 

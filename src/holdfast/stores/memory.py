@@ -393,7 +393,10 @@ class MemoryStore:
                 self._workers[worker] = replace(record, dead_at=now)
             for settlement in settlements:
                 self._settle(settlement, now)
-            return self._rescue(self._active_of(worker), now)
+            rest = self._active_of(worker)
+            for job in rest:
+                self._take_over(job, lifecycle.after_departure(job), now)
+            return [job.id for job in rest]
 
     async def depart(self, worker: UUID) -> list[UUID]:
         with self._lock:

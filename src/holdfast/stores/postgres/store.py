@@ -51,6 +51,7 @@ from holdfast.store import (
     check_limit,
 )
 from holdfast.stores import decisions
+from holdfast.stores.decisions import Changes
 from holdfast.stores.postgres import rows
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.beating import Beating
@@ -353,7 +354,10 @@ class PostgresStore:
             await it.fetch("declare_dead", [worker], [-1], it.given_now)
             await it.fetch("end_work", [worker])
             await settle_carefully(it, settlements)
-            return await self._rescue(it, [worker])
+            rest = await it.records("lock_active_of_worker", worker)
+            await it.save(decisions.depart(rest, it.now) if rest else Changes())
+            await it.fetch("empty", [worker])
+            return [job.id for job in rest]
 
         self._beating.forget(worker)
         return await self._part_from(worker, work)

@@ -454,7 +454,9 @@ class SqliteStore:
             it.change("declare_dead", (worker.bytes, -1, it.microseconds))
             self._locks.let_go(worker)
             self._settle_carefully(it, settlements)
-            return self._rescue(it, it.records("select_active_of_worker", (worker.bytes,)))
+            rest = it.records("select_active_of_worker", (worker.bytes,))
+            self._save(it, decisions.depart(rest, it.now))
+            return [job.id for job in rest]
 
         return await self._writer.run(Operation(work))
 

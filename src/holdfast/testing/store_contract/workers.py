@@ -445,17 +445,17 @@ class RescueContract:
 
 
 class BuryContract:
-    async def test_a_buried_worker_s_jobs_are_rescued(self, harness: Harness) -> None:
+    async def test_a_buried_worker_s_jobs_are_given_back(self, harness: Harness) -> None:
         worker = await harness.worker()
         jobs = [await harness.start(worker) for _ in range(3)]
         other = await harness.start()
         assert sorted(await harness.store.bury_worker(worker)) == sorted(ids_of(jobs))
         for record in await harness.store.get(ids_of(jobs)):
-            assert (record.stage, record.attempt, record.crashes) == (Stage.READY, 0, 1)
+            assert (record.stage, record.attempt, record.crashes) == (Stage.READY, 0, 0)
         assert await harness.state(other.id) is JobState.ACTIVE
         assert not (await harness.store.beat(worker, held(*jobs))).is_alive
 
-    async def test_what_is_known_is_settled_and_the_rest_is_rescued(self, harness: Harness) -> None:
+    async def test_what_is_known_is_settled_and_the_rest_had_not_started(self, harness: Harness) -> None:
         worker = await harness.worker()
         done, guilty, unstarted, rest = [await harness.start(worker) for _ in range(4)]
         before = await harness.record(guilty.id)
@@ -470,7 +470,7 @@ class BuryContract:
         expected = lifecycle.finish(before, crash, harness.clock.now())
         assert placeless(await harness.record(guilty.id)) == placeless(expected)
         assert (await harness.record(unstarted.id)).crashes == 0
-        assert (await harness.record(rest.id)).crashes == 1
+        assert (await harness.record(rest.id)).crashes == 0
         await harness.check_counters()
 
     async def test_a_settlement_in_a_burial_is_fenced_too(self, harness: Harness) -> None:
@@ -499,12 +499,19 @@ class BuryContract:
         assert await harness.store.bury_worker(uuid4()) == []
         assert await harness.state(claimed.id) is JobState.ACTIVE
 
-    async def test_the_third_crash_in_a_burial_is_the_last(self, harness: Harness) -> None:
+    async def test_who_was_never_started_is_never_to_blame(self, harness: Harness) -> None:
         id = await harness.enqueue()
-        for _ in range(3):
+        for _ in range(5):
             worker = await harness.worker()
             await harness.claim(worker)
             assert await harness.store.bury_worker(worker) == [id]
+        assert await harness.state(id) is JobState.PENDING
+
+    async def test_what_may_run_once_is_not_given_out_again(self, harness: Harness) -> None:
+        id = await harness.enqueue(delivery=Delivery.AT_MOST_ONCE)
+        worker = await harness.worker()
+        await harness.claim(worker)
+        await harness.store.bury_worker(worker)
         assert await harness.state(id) is JobState.DEAD
 
 
