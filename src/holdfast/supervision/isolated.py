@@ -286,4 +286,8 @@ def _say(line: socket.socket, message: Any) -> None:
 
 
 if __name__ == "__main__":
-    os._exit(main(sys.argv[1]))
+    try:
+        status = main(sys.argv[1])
+    except ConnectionError:
+        status = 1  # the worker is gone, and so is whoever would read about it
+    os._exit(status)
