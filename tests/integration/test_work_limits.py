@@ -151,7 +151,7 @@ async def test_a_lent_connection_writes_nothing_when_the_time_is_over(store: Sql
     connection: sqlite3.Connection = work.connection
     errors: list[Exception] = []
     written = 0
-    is_over = threading.Event()
+    is_over, has_failed = threading.Event(), threading.Event()
 
     def keep_writing() -> None:
         nonlocal written
@@ -161,12 +161,14 @@ async def test_a_lent_connection_writes_nothing_when_the_time_is_over(store: Sql
                 written += 1
             except sqlite3.Error as error:
                 errors.append(error)
+                has_failed.set()
                 time.sleep(0.001)
 
     thread = threading.Thread(target=keep_writing)
     thread.start()
     await store.enqueue([new()])
     await asyncio.to_thread(ledger.run, "insert into ledger values ('outside')")
+    assert await asyncio.to_thread(has_failed.wait, 30), "it may not have had its turn since, but it gets one"
     is_over.set()
     thread.join()
     assert written
