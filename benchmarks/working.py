@@ -146,7 +146,7 @@ def _idle(host: Host) -> list[Row]:
         Row(title, host.name, "MB per child", Figure([max(children)])).with_goal("< 60 MB", max(children) < 60),
         Row(title, host.name, "cpu %", Figure([100 * cpu])).with_goal("< 1 %", cpu < 0.01),
     ]
-    if asked >= 0:
+    if queries >= 0:
         found.append(Row(title, host.name, "queries/s", Figure([asked])).with_goal("< 2/s", asked < 2))
     return found
 
