@@ -272,7 +272,7 @@ class Supervisor:
         """For longer and longer, if one after the other dies without having done anything."""
         self._failures += 1
         if self._failures > 1:
-            self._start_after = time.monotonic() + min(0.5 * 2**self._failures, _LONGEST_PAUSE)
+            self._start_after = time.monotonic() + min(0.5 * 2 ** min(self._failures, 10), _LONGEST_PAUSE)
 
     def _failed(self, ward: Ward) -> None:
         """The app can't be imported or started. If it never could, nothing else helps than a person."""

@@ -124,8 +124,8 @@ class Run:
     stop_reason = ""
     is_written_off = False
     """What came of it was decided without waiting for it."""
-    is_waiting = False
-    """It was fetched ahead, and there is no slot for it yet."""
+    fetched_at = 0.0
+    """When it was fetched ahead, if there was no slot for it."""
     is_taken = False
     """The job is not ours any more: nobody wants to know what comes of this."""
 

@@ -81,7 +81,6 @@ class Station:
         self._strangers = Strangers(engine)
         self._settler = Settler(engine, self._settled)
         self._ahead: list[deque[Run]] = [deque() for _ in slots.pools]
-        self._fetched_at: deque[tuple[float, Run]] = deque()
         self._running: dict[int, Run] = {}
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -123,7 +122,6 @@ class Station:
         for pool in self._ahead:
             while pool:
                 self._give_back(pool.popleft())
-        self._fetched_at.clear()
 
     async def drain(self) -> None:
         """Wait until nothing runs or is on its way here, and everything is settled. Only once it is quiet."""
@@ -224,9 +222,8 @@ class Station:
         elif job.delivery is Delivery.AT_MOST_ONCE:
             self._give_back(run)  # whatever is held and has not started could be lost with this process
         else:
-            run.is_waiting = True
+            run.fetched_at = time.monotonic()
             self._ahead[pool].append(run)
-            self._fetched_at.append((time.monotonic(), run))
 
     def _turn_away(self, job: ClaimedJob, plan: Plan | None) -> None:
         slot = self._recorder.claimed(job, Strangers.described)
@@ -245,7 +242,6 @@ class Station:
     def _start(self, run: Run) -> None:
         now = time.monotonic()
         self._demand.started(run.pool)
-        run.is_waiting = False
         run.begin_at(now)
         self._running[run.slot] = run
         if run.place is not Place.PROCESS:  # which has to be started first
@@ -366,11 +362,9 @@ class Station:
             now = time.monotonic()
             overdue_at = min((run.started_at + run.plan.hard for run in self._running.values()), default=NEVER)
             self._recorder.turned(now, self.finished, overdue_at)
-            while self._fetched_at and now - self._fetched_at[0][0] > _STALE_AFTER:
-                _, run = self._fetched_at.popleft()
-                if run.is_waiting:
-                    self._ahead[run.pool].remove(run)
-                    self._give_back(run)
+            for ahead in self._ahead:
+                while ahead and now - ahead[0].fetched_at > _STALE_AFTER:
+                    self._give_back(ahead.popleft())
             if self._enforces_timeouts and overdue_at <= now:
                 self._stop_overdue(now)
             await asyncio.sleep(_TURN_EVERY)
