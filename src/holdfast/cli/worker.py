@@ -89,7 +89,8 @@ def show_banner(supervisor: Supervisor) -> None:
     version = importlib.metadata.version("holdfast")
     total = options.processes * options.slots.total
     tell(f"holdfast {version}  {options.app}  {supervisor.place}")
-    tell(f"  {len(supervisor.tasks)} tasks: {_listed(supervisor.tasks)}")
+    number = len(supervisor.tasks)
+    tell(f"  {number} {'task' if number == 1 else 'tasks'}: {_listed(supervisor.tasks)}")
     if options.processes == 1:
         tell(f"  {options.slots}; {total} jobs at once in one process")
     else:
