@@ -544,8 +544,12 @@ class QueueVerbs(Protocol):
 class TaskVerbs(Protocol):
     """Task definitions, for producers that don't have the code."""
 
-    async def publish_tasks(self, definitions: Sequence[TaskDefinition]) -> None:
-        """Add or replace definitions. One that has not changed keeps its revision."""
+    async def publish_tasks(self, definitions: Sequence[TaskDefinition], code_age: timedelta | None = None) -> None:
+        """Add or replace definitions. One that has not changed keeps its revision.
+
+        `code_age` is how long the code that they come from has been running. A definition of younger code stays: in a
+        rolling deploy, old workers still start processes now and then, and these publish too.
+        """
         ...
 
     async def tasks(self, names: Sequence[str] | None = None) -> list[PublishedTask]:

@@ -503,8 +503,13 @@ class CountersDriftOnCancel(MemoryStore):
 
 
 class EveryPublicationIsARevision(MemoryStore):
-    async def publish_tasks(self, definitions: Sequence[TaskDefinition]) -> None:
-        await super().publish_tasks([replace(definition, priority=-1) for definition in definitions])
+    async def publish_tasks(self, definitions: Sequence[TaskDefinition], code_age: timedelta | None = None) -> None:
+        await super().publish_tasks([replace(definition, priority=-1) for definition in definitions], code_age)
+        await super().publish_tasks(definitions, code_age)
+
+
+class OldCodePublishesOverYoungerCode(MemoryStore):
+    async def publish_tasks(self, definitions: Sequence[TaskDefinition], code_age: timedelta | None = None) -> None:
         await super().publish_tasks(definitions)
 
 
@@ -623,6 +628,7 @@ MUTANTS = [
     Mutant(BurialIsNotFenced, "test_a_settlement_in_a_burial_is_fenced_too"),
     Mutant(CountersDriftOnCancel, "test_cancel_rules_by_state"),
     Mutant(EveryPublicationIsARevision, "test_a_definition_that_has_not_changed_keeps_its_revision"),
+    Mutant(OldCodePublishesOverYoungerCode, "test_code_that_is_older_does_not_replace_what_younger_code_has_published"),
     Mutant(PagesOverlap, "test_pages_are_complete_newest_first_and_without_doubles"),
     Mutant(TheLastPageDoesNotSaySo, "test_the_last_page_says_so_also_when_it_is_full"),
     Mutant(FiltersConfuseOneAndTrue, "test_values_are_compared_with_their_type"),

@@ -88,6 +88,7 @@ class MemoryStore:
         self._queues: dict[str, QueueRecord] = {}
         self._workers: dict[UUID, WorkerRecord] = {}
         self._tasks: dict[str, PublishedTask] = {}
+        self._code_from: dict[str, datetime] = {}
         self._last_place = 0
 
     # ── lifetime ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -477,13 +478,17 @@ class MemoryStore:
             self._ring(HintKind.CONTROL, queues={queue})
             self._ring(HintKind.ROOM, queues={queue})
 
-    async def publish_tasks(self, definitions: Sequence[TaskDefinition]) -> None:
+    async def publish_tasks(self, definitions: Sequence[TaskDefinition], code_age: timedelta | None = None) -> None:
         with self._lock:
+            now = self._clock.now()
+            code_from = now - (code_age or timedelta(0))
             for definition in definitions:
                 old = self._tasks.get(definition.name)
-                if old is None or old.definition != definition:
+                is_younger = old is None or code_age is None or code_from >= self._code_from[definition.name]
+                if is_younger and (old is None or old.definition != definition):
                     revision = 1 if old is None else old.revision + 1
-                    self._tasks[definition.name] = PublishedTask(definition, revision, self._clock.now())
+                    self._tasks[definition.name] = PublishedTask(definition, revision, now)
+                    self._code_from[definition.name] = code_from
 
     async def tasks(self, names: Sequence[str] | None = None) -> list[PublishedTask]:
         with self._lock:

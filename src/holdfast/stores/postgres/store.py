@@ -22,7 +22,7 @@ from holdfast import lifecycle
 from holdfast.clock import Clock
 from holdfast.job import Attempt, ClaimedJob, JobRecord, NewJob
 from holdfast.liveness import Sighting
-from holdfast.moment import from_microseconds, to_microseconds
+from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
 from holdfast.store import (
     WORKER_RETENTION,
     Beaten,
@@ -438,9 +438,11 @@ class PostgresStore:
         office = await self._offices.here()
         office.pass_on([Hint(HintKind.CONTROL, concerned), Hint(HintKind.ROOM, concerned)])
 
-    async def publish_tasks(self, definitions: Sequence[TaskDefinition]) -> None:
+    async def publish_tasks(self, definitions: Sequence[TaskDefinition], code_age: timedelta | None = None) -> None:
+        names = [definition.name for definition in definitions]
         texts = [msgspec.json.encode(definition, order="deterministic").decode() for definition in definitions]
-        await self._change("publish_tasks", [definition.name for definition in definitions], texts, self._microseconds)
+        age = None if code_age is None else code_age // MICROSECOND
+        await self._change("publish_tasks", names, texts, self._microseconds, age)
 
     async def tasks(self, names: Sequence[str] | None = None) -> list[PublishedTask]:
         published = [rows.task(row) for row in await self._fetch(statement("tasks"))]

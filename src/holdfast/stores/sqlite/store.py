@@ -18,7 +18,7 @@ from holdfast.errors import HoldfastError, WorkerDeclaredDead
 from holdfast.job import Attempt, ClaimedJob, Delivery, JobRecord, NewJob
 from holdfast.lifecycle import Complete
 from holdfast.liveness import Sighting
-from holdfast.moment import from_microseconds, to_microseconds
+from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
 from holdfast.span import Span, parse_span
 from holdfast.store import (
     WORKER_RETENTION,
@@ -533,11 +533,12 @@ class SqliteStore:
 
         await self._writer.run(Operation(work))
 
-    async def publish_tasks(self, definitions: Sequence[TaskDefinition]) -> None:
+    async def publish_tasks(self, definitions: Sequence[TaskDefinition], code_age: timedelta | None = None) -> None:
         def work(it: Transaction) -> None:
+            age = None if code_age is None else code_age // MICROSECOND
             for definition in definitions:
                 text = msgspec.json.encode(definition, order="deterministic").decode()
-                it.change("publish_task", (definition.name, text, it.microseconds))
+                it.change("publish_task", (definition.name, text, it.microseconds, age))
 
         await self._writer.run(Operation(work))
 

@@ -225,6 +225,40 @@ class TaskContract:
         assert after["task"].published_at == harness.clock.now()
         assert after["other"] == before["other"]
 
+    async def test_code_that_is_older_does_not_replace_what_younger_code_has_published(self, harness: Harness) -> None:
+        old, new = TaskDefinition(name="task", priority=1), TaskDefinition(name="task", priority=9)
+        await harness.store.publish_tasks([old], timedelta(seconds=1))
+        harness.clock.advance(60)
+        await harness.store.publish_tasks([new], timedelta(seconds=1))
+        before = await harness.store.tasks()
+        assert [task.definition for task in before] == [new]
+        harness.clock.advance(60)
+        fresh = TaskDefinition(name="fresh")
+        await harness.store.publish_tasks([old, fresh], timedelta(seconds=121))
+        assert await harness.store.tasks(["task"]) == before
+        assert [task.definition for task in await harness.store.tasks(["fresh"])] == [fresh]
+
+    async def test_going_back_to_an_older_definition_takes_younger_code(self, harness: Harness) -> None:
+        old, new = TaskDefinition(name="task", priority=1), TaskDefinition(name="task", priority=9)
+        for definition in (old, new, old):
+            await harness.store.publish_tasks([definition], timedelta(seconds=1))
+            harness.clock.advance(60)
+        [published] = await harness.store.tasks()
+        assert (published.definition, published.revision) == (old, 3)
+
+    async def test_code_counts_from_its_start_and_not_from_its_publication(self, harness: Harness) -> None:
+        old, new = TaskDefinition(name="task", priority=1), TaskDefinition(name="task", priority=9)
+        await harness.store.publish_tasks([old], timedelta(seconds=10))
+        harness.clock.advance(1)
+        await harness.store.publish_tasks([new], timedelta(seconds=5))
+        assert [task.definition for task in await harness.store.tasks()] == [new]
+
+    async def test_who_does_not_tell_the_age_of_the_code_is_believed(self, harness: Harness) -> None:
+        for priority in (1, 9):
+            await harness.store.publish_tasks([TaskDefinition(name="task", priority=priority)])
+        [published] = await harness.store.tasks()
+        assert published.definition.priority == 9
+
     async def test_an_alias_that_was_dropped_is_not_found_any_more(self, harness: Harness) -> None:
         await harness.store.publish_tasks([TaskDefinition(name="task", aliases=("old",))])
         await harness.store.publish_tasks([TaskDefinition(name="task", aliases=("new",))])

@@ -160,7 +160,8 @@ create table holdfast.tasks (
     name         text    primary key,
     definition   text    not null,
     revision     integer not null,
-    published_at bigint  not null
+    published_at bigint  not null,
+    code_from    bigint  not null -- when the code was started that it comes from
 );
 
 -- Enqueuing: one function that takes text, so that every driver and every language can call it.
@@ -398,6 +399,48 @@ begin
 end
 $$;
 
+-- Insert new jobs in the transaction that is open, all but those that are skipped, and answer how many there were. By
+-- itself it is the short way for jobs that have no keys and new ids, in queues that are known to have room, on a
+-- connection that was set up for it.
+create function holdfast.insert_jobs(listed json, moment bigint, is_skipped boolean[]) returns integer language plpgsql
+as $$
+declare
+    inserted integer;
+begin
+    perform pg_current_xact_id(); -- before any place is drawn
+    insert into holdfast.jobs (
+        id, place, created_at, due_at, expires_at, max_attempts, stage, priority, delivery,
+        task, queue, args, idempotency_key, unique_key, tags, context
+    )
+    select
+        new.id,
+        nextval('holdfast.places'),
+        moment,
+        due.at,
+        coalesce(due.at + new.expires_in, new.expires_at),
+        coalesce(new.max_attempts, 5),
+        case when due.at > moment then 1 else 2 end,
+        coalesce(new.priority, 5),
+        coalesce(new.delivery, 0),
+        new.task,
+        new.queue,
+        new.args,
+        new.idempotency_key,
+        new.unique_key,
+        new.tags,
+        new.context
+    from json_populate_recordset(null::holdfast.new_job, listed) with ordinality as new (
+        id, task, queue, args, priority, max_attempts, delivery, delay, at, expires_in, expires_at,
+        idempotency_key, fingerprint, unique_key, unique_window, tags, context, is_repeat, spot
+    )
+    cross join lateral (select greatest(coalesce(new.at, moment + coalesce(new.delay, 0)), moment)) as due (at)
+    where is_skipped[new.spot] is not true
+    on conflict (id) do nothing;
+    get diagnostics inserted = row_count;
+    return inserted;
+end
+$$;
+
 -- Enqueue jobs in the transaction that is open, and answer in JSON.
 --
 -- Jobs are a list of objects. Each needs id (a UUIDv7), task, queue and args (JSON, as text); the other fields are
@@ -460,7 +503,6 @@ begin
     if current_setting('synchronous_commit') = 'off' then
         perform set_config('synchronous_commit', 'on', true);
     end if;
-    perform pg_current_xact_id(); -- before any place is drawn
     if not is_plain or not is_admitted then
         walked := array(select new from json_populate_recordset(null::holdfast.new_job, listed) as new);
     end if;
@@ -531,35 +573,7 @@ begin
         first := first + sizes[number];
     end loop;
 
-    insert into holdfast.jobs (
-        id, place, created_at, due_at, expires_at, max_attempts, stage, priority, delivery,
-        task, queue, args, idempotency_key, unique_key, tags, context
-    )
-    select
-        new.id,
-        nextval('holdfast.places'),
-        moment,
-        due.at,
-        coalesce(due.at + new.expires_in, new.expires_at),
-        coalesce(new.max_attempts, 5),
-        case when due.at > moment then 1 else 2 end,
-        coalesce(new.priority, 5),
-        coalesce(new.delivery, 0),
-        new.task,
-        new.queue,
-        new.args,
-        new.idempotency_key,
-        new.unique_key,
-        new.tags,
-        new.context
-    from json_populate_recordset(null::holdfast.new_job, listed) with ordinality as new (
-        id, task, queue, args, priority, max_attempts, delivery, delay, at, expires_in, expires_at,
-        idempotency_key, fingerprint, unique_key, unique_window, tags, context, is_repeat, spot
-    )
-    cross join lateral (select greatest(coalesce(new.at, moment + coalesce(new.delay, 0)), moment)) as due (at)
-    where is_skipped[new.spot] is not true
-    on conflict (id) do nothing;
-    get diagnostics inserted = row_count;
+    inserted := holdfast.insert_jobs(listed, moment, is_skipped);
     if has_repeats and inserted < (select count(*) from unnest(is_skipped) as s where not s) then
         -- It may be another job. Who tries again finds it.
         raise exception using errcode = '40001', message = 'a job with the same id was enqueued in the meantime';

@@ -117,5 +117,6 @@ create table holdfast_tasks (
     name         text    primary key,
     definition   text    not null,
     revision     integer not null,
-    published_at integer not null
+    published_at integer not null,
+    code_from    integer not null -- when the code was started that it comes from
 ) without rowid;
