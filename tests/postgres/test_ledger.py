@@ -125,6 +125,11 @@ class Crew:
                 # It is taken for dead, in one way or the other, and does not know it yet.
                 await asyncio.gather(self._settle(store, jobs), self._bury(self._store(), worker))
                 worker = await register(store)
+            elif jobs and self._chance.random() < 0.1:
+                # It is late for certain.
+                await self._bury(self._store(), worker)
+                await self._settle(store, jobs)
+                worker = await register(store)
             else:
                 await self._settle(store, jobs)
                 await store.beat(worker, Held({}))

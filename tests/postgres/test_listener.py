@@ -86,7 +86,10 @@ async def test_hints_are_heard_again_after_everything_was_cut(
         await _until_named(hints, "after")
 
 
-async def test_who_stops_listening_leaves_no_connection(store: PostgresStore, database: Database) -> None:
+async def test_who_stops_listening_leaves_no_connection(
+    store: PostgresStore, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.stores.postgres.notices._LINGER", 0.2)
     async with store.changes([HintKind.WORK]), store.changes([HintKind.ROOM]):
         assert await _is_listening(database)
 
@@ -94,3 +97,25 @@ async def test_who_stops_listening_leaves_no_connection(store: PostgresStore, da
         return not await _is_listening(database)
 
     await until(is_over)
+    async with store.changes([HintKind.WORK]) as hints:  # and may begin again
+        await enqueue(store, queue="again")
+        await _until_named(hints, "again")
+
+
+async def test_who_waits_again_soon_needs_no_new_connection(store: PostgresStore, database: Database) -> None:
+    async def listening() -> list[int]:
+        return [
+            row["pid"]
+            for row in await database.ask(
+                f"select pid from pg_stat_activity where datname = current_database() and {_LISTENS}"
+            )
+        ]
+
+    before = []
+    for number in range(3):
+        async with store.changes([HintKind.WORK]) as hints:
+            await enqueue(store, queue=str(number))
+            await _until_named(hints, str(number))
+            before.append(await listening())
+    assert len(before[0]) == 1
+    assert before[1:] == before[:-1]

@@ -24,6 +24,9 @@ class Subscription:
 
     def offer(self, hint: Hint) -> None:
         """Hand over a hint, from any thread."""
+        if _is_running(self._loop):
+            self._deliver(hint)  # without waking up a loop that is awake
+            return
         try:
             self._loop.call_soon_threadsafe(self._deliver, hint)
         except RuntimeError:
@@ -75,6 +78,14 @@ class HintHub:
             for subscription in waiting:
                 if hint.kind in subscription.kinds:
                     subscription.offer(hint)
+
+
+def _is_running(loop: asyncio.AbstractEventLoop) -> bool:
+    """Whether this is its thread."""
+    try:
+        return asyncio.get_running_loop() is loop
+    except RuntimeError:
+        return False
 
 
 def merge(one: Hint, other: Hint) -> Hint:

@@ -179,6 +179,9 @@ def check_size(jobs: Sequence[NewJob]) -> None:
 
 
 async def _call(connection: Connection, request: Request, options: Options) -> Outcome:
+    if request.is_plain and options.is_admitted:
+        await connection.execute(statement("insert_jobs"), request.jobs(), options.now)
+        return request.admitted()
     answer = await connection.fetch_value(statement("enqueue"), request.jobs(), request.options(options))
     return request.read(answer)
 

@@ -28,6 +28,8 @@ _LARGEST = 7_900
 _LOOK_EVERY = 15.0
 _LOOK_ALONE_EVERY = 1.0
 _LONGEST_PAUSE = 2.0
+_LINGER = 30.0
+"""Seconds to go on listening when nobody waits any more: whoever waits for one job mostly waits for another soon."""
 
 
 class Notice(msgspec.Struct, array_like=True):
@@ -98,7 +100,10 @@ async def _notify(payloads: list[str], connection: Connection) -> None:
 
 
 class Listener:
-    """Passes on what others send, while anybody waits on this event loop. It comes back when its connection is lost."""
+    """Passes on what others send, while anybody waits on this event loop, and for a while after that.
+
+    It comes back when its connection is lost.
+    """
 
     def __init__(self, sender: UUID, hub: HintHub, connect: Callable[[], Awaitable[Connection | None]]) -> None:
         """`connect` gives None where nobody can listen, behind a pooler."""
@@ -107,13 +112,15 @@ class Listener:
         self._connect = connect
         self._users = 0
         self._task: asyncio.Task[None] | None = None
+        self._leave: asyncio.TimerHandle | None = None
         self._is_ready = asyncio.Event()
 
     @asynccontextmanager
     async def listening(self) -> AsyncIterator[None]:
         self._users += 1
+        self._stay()
         try:
-            if self._task is None or self._task.done():
+            if self._task is None or self._task.done() or self._task.cancelling():
                 self._is_ready.clear()
                 self._task = asyncio.create_task(self._serve())
             # Whoever looks after this sees everything that no hint will tell of. Without a server, polling must do.
@@ -123,10 +130,17 @@ class Listener:
             yield
         finally:
             self._users -= 1
-            if not self._users:
-                await self.stop()
+            if not self._users and self._task is not None:
+                self._stay()
+                self._leave = asyncio.get_running_loop().call_later(_LINGER, self._task.cancel)
+
+    def _stay(self) -> None:
+        if self._leave is not None:
+            self._leave.cancel()
+            self._leave = None
 
     async def stop(self) -> None:
+        self._stay()
         task, self._task = self._task, None
         if task is not None:
             task.cancel()

@@ -132,6 +132,10 @@ class Request:
             position += len(call.fresh)
         return Outcome(outcomes, answer.queues)
 
+    def admitted(self) -> Outcome:
+        """When every job is new and there was room: none was found, and none refused."""
+        return self.read("{}")
+
     def unasked(self) -> Outcome:
         """Without asking, where there is nothing to ask."""
         return Outcome([call if isinstance(call, HoldfastError) else [] for call in self._calls])
