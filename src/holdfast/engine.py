@@ -66,6 +66,8 @@ class Engine:
         self.ids = ids or Ids(clock)
         self.chance = chance
         """Random numbers from 0 to 1."""
+        self.code_since = clock.monotonic()
+        """When this process, or the one it was forked from, has imported the app."""
         self.tasks: dict[str, RegisteredTask] = {}
         self.hooks = Hooks()
         self._make_store = make_store
@@ -177,11 +179,19 @@ class Engine:
         for name in (task.name, *task.aliases):
             self.tasks[name] = task
 
-    async def publish_tasks(self) -> None:
-        """Store the definitions of all tasks, for services that enqueue by name."""
-        store = await self.ready()
+    def definitions(self) -> list[TaskDefinition]:
+        """What others must know of the tasks, each once, in the order of their names."""
         unique = {task.name: task for task in self.tasks.values()}
-        await store.publish_tasks([task.definition() for task in unique.values()])
+        return [unique[name].definition() for name in sorted(unique)]
+
+    async def publish_tasks(self, code_since: float | None = None) -> None:
+        """Store the definitions of all tasks, for services that enqueue by name.
+
+        Those of younger code stay, if it is told when this code was started, by the monotonic clock.
+        """
+        store = await self.ready()
+        age = None if code_since is None else timedelta(seconds=max(self.clock.monotonic() - code_since, 0.0))
+        await store.publish_tasks(self.definitions(), age)
 
     async def published(self, name: str) -> PublishedTask:
         """The stored definition of a task; UnknownTask if there is none."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import hashlib
 import logging
 import mmap
 import os
@@ -100,29 +101,36 @@ class Child:
             )
             await line.flush()
             return CANT_START
-        line.say(Hello(app.url, app.place, sorted(app.engine.tasks), app.retention))
-        worker = await self._wait_for_go(line)
-        if worker is None:
+        try:
+            code = hashlib.sha256(msgspec.json.encode(app.engine.definitions(), order="deterministic")).hexdigest()
+        except Exception as error:
+            return await self._give_up(line, error)
+        line.say(Hello(app.url, app.place, sorted(app.engine.tasks), app.retention, code))
+        go = await self._wait_for_go(line)
+        if go is None:
             return 0
         try:
             await app.engine.declared()
-            await app.apublish_tasks()
+            await app.engine.publish_tasks(go.code_since)
             await app.engine.hooks.start(self._state)
         except StoreError as error:
             log.warning("the database can't be used, trying again: %s", error)
             return TRY_AGAIN
         except Exception as error:
-            line.say(Failed(f"The app can't start: {type(error).__name__}: {error}"))
-            await line.flush()
-            log.exception("the app can't start")
-            return CANT_START
-        return await self._work(app, worker, line)
+            return await self._give_up(line, error)
+        return await self._work(app, go.worker, line)
 
-    async def _wait_for_go(self, line: Line) -> UUID | None:
+    async def _give_up(self, line: Line, error: Exception) -> int:
+        line.say(Failed(f"The app can't start: {type(error).__name__}: {error}"))
+        await line.flush()
+        log.error("the app can't start", exc_info=error)
+        return CANT_START
+
+    async def _wait_for_go(self, line: Line) -> Go | None:
         while (text := await line.hear()) is not None:
             match heard_by_child(text):
-                case Go(worker):
-                    return worker
+                case Go() as go:
+                    return go
                 case Stop():
                     return None
                 case _:

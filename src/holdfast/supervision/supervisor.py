@@ -50,6 +50,7 @@ _REPLACE_BLOCKED_AFTER: Final = 30.0
 _LAST_WORDS: Final = 5.0
 _SHORT_LIFE: Final = 10.0
 _LONGEST_PAUSE: Final = 30.0
+_MOST_VERSIONS: Final = 100
 _FAR_TOO_MUCH: Final = 2
 """Times the memory that a child may use; then its jobs are not waited for any longer than at a stop."""
 
@@ -79,6 +80,8 @@ class Supervisor:
         self._children: set[Ward] = set()
         self._lives: set[asyncio.Task[None]] = set()
         self._changed = asyncio.Event()
+        self._code_since: dict[str, float] = {}
+        """When the first child was started that has these tasks. In a rolling deploy that tells whose are newer."""
         self._number = 0
         self._failures = 0
         self._has_worked = False
@@ -230,8 +233,15 @@ class Supervisor:
         if ward.stage is not Stage.SPARE:
             await self._bury(worker, [])
             return False
-        ward.go(worker)
+        ward.go(worker, self._code_since_of(ward))
         return True
+
+    def _code_since_of(self, ward: Ward) -> float:
+        """A child may have other tasks than the one before it, if the code has changed on disk meanwhile."""
+        assert ward.hello is not None
+        if len(self._code_since) >= _MOST_VERSIONS:
+            del self._code_since[next(iter(self._code_since))]
+        return self._code_since.setdefault(ward.hello.code, ward.started_at)
 
     async def _attend(self, ward: Ward) -> None:
         """A child's whole life, and what must be done after it."""

@@ -182,11 +182,11 @@ class Ward:
 
     # ── what it is told ──────────────────────────────────────────────────────────────────────────────────────────────
 
-    def go(self, worker: UUID) -> None:
+    def go(self, worker: UUID, code_since: float) -> None:
         self.worker = worker
         self.stage = Stage.WORKING
         self.put_to_work_at = time.monotonic()
-        self._say(Go(worker))
+        self._say(Go(worker, code_since))
 
     def retire(self) -> None:
         """Let it finish what it has, however long that takes."""

@@ -76,7 +76,7 @@ class EmbeddedWorker:
         if engine.is_unattended:
             return self  # a test of the app runs the jobs itself
         await engine.declared()
-        await engine.publish_tasks()
+        await engine.publish_tasks(engine.code_since)
         await engine.hooks.start(self._state)
         await self._begin()
         engine.workers_here += 1

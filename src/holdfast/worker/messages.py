@@ -17,9 +17,13 @@ _LONGEST: Final = 4 * 1024 * 1024
 
 
 class Go(msgspec.Struct, tag="go", frozen=True):
-    """Start to work, as this worker, which is registered."""
+    """Start to work, as this worker, which is registered.
+
+    `code_since` is when the supervisor started the first child with the same tasks, by the monotonic clock.
+    """
 
     worker: UUID
+    code_since: float
 
 
 class Cancelled(msgspec.Struct, tag="cancelled", frozen=True):
@@ -54,6 +58,8 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
     place: str
     tasks: list[str]
     retention: Retention
+    code: str
+    """Tells whether two children have the same tasks."""
 
 
 class Ready(msgspec.Struct, tag="ready", frozen=True):

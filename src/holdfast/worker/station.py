@@ -29,6 +29,7 @@ from holdfast.store import HintKind, Settled, Settlement
 from holdfast.worker import guilt
 from holdfast.worker.demand import MOST_AHEAD, Demand
 from holdfast.worker.executor import Executor
+from holdfast.worker.misfits import Misfits, is_misfit
 from holdfast.worker.recorder import NEVER, Place, Recorder
 from holdfast.worker.runs import Plan, Plans, Run
 from holdfast.worker.settler import LastWords, Settler
@@ -79,6 +80,7 @@ class Station:
         self._demand = Demand(slots)
         self._plans = Plans(engine)
         self._strangers = Strangers(engine)
+        self._misfits = Misfits(engine, self._decide, self._settle)
         self._settler = Settler(engine, self._settled)
         self._ahead: list[deque[Run]] = [deque() for _ in slots.pools]
         self._running: dict[int, Run] = {}
@@ -97,7 +99,12 @@ class Station:
 
     async def run(self, *, by_hand: bool = False) -> None:
         """Work until cancelled. `by_hand`: claim nothing but what `run_next` asks for."""
-        services = {"settler": self._settler.run, "listener": self._listen, "turner": self._turn}
+        services = {
+            "settler": self._settler.run,
+            "misfits": self._misfits.run,
+            "listener": self._listen,
+            "turner": self._turn,
+        }
         if not by_hand:
             services |= {"fetcher": self._fetch, "poller": self._poll}
         tasks = [asyncio.create_task(work(), name=f"holdfast-{name}") for name, work in services.items()]
@@ -259,6 +266,8 @@ class Station:
         self._demand.finished(pool, was_short=run.place is not Place.PROCESS)
         if run.is_taken:
             self._recorder.settled(run.slot)
+        elif isinstance(outcome, Raised) and is_misfit(run, outcome):
+            self._misfits.add(run, outcome)
         else:
             self._settle(run.slot, job, self._decide(run, outcome))
         ahead = self._ahead[pool]
@@ -309,7 +318,7 @@ class Station:
 
     @property
     def _is_idle(self) -> bool:
-        return not self._running and not self._is_claiming and self._settler.is_empty
+        return not self._running and not self._is_claiming and self._settler.is_empty and self._misfits.is_empty
 
     def _look_idle(self) -> None:
         if self._is_idle:

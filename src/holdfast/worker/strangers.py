@@ -14,7 +14,8 @@ from holdfast.worker.recorder import Place, describe_task
 
 log = logging.getLogger("holdfast.worker")
 
-_PATIENCE: Final = timedelta(hours=1)
+PATIENCE: Final = timedelta(hours=1)
+"""How long a job is kept for others, who may have the code that it needs."""
 _LONGEST_PAUSE: Final = 60.0
 _MOST: Final = 1000
 
@@ -41,8 +42,11 @@ class Strangers:
             "UnknownTask",
             f"No worker that was asked knows a task {job.task!r}. Start one that has its code.",
         )
-        if min(met_for, self._clock.now() - job.created_at) >= _PATIENCE:
+        if min(met_for, self._clock.now() - job.created_at) >= PATIENCE:
             return Bury(failure)
-        return GiveBack(
-            timedelta(seconds=min(2.0 ** min(job.waits, 6), _LONGEST_PAUSE)), failure=failure, has_waited=True
-        )
+        return GiveBack(pause_of(job), failure=failure, has_waited=True)
+
+
+def pause_of(job: ClaimedJob) -> timedelta:
+    """How long a job that this worker can't run is left to others. It grows each time."""
+    return timedelta(seconds=min(2.0 ** min(job.waits, 6), _LONGEST_PAUSE))
