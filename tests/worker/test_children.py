@@ -10,7 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.worker.program import Client, Program, until
+from holdfast.clock import SystemClock
+from holdfast.ids import Ids
+from holdfast.job import NewJob
+from tests.worker.program import Client, Program, is_alive, until
 
 APP = """
 from holdfast import Holdfast
@@ -134,3 +137,21 @@ def test_a_hook_that_never_ends_when_it_stops_does_not_keep_the_worker(
         client.working()
         assert program.stop() == 0
         assert client.workers() == []
+
+
+def test_an_isolated_process_whose_hook_never_ends_is_killed_within_the_grace(
+    client: Client, broken: Callable[[str], str]
+) -> None:
+    body = APP.format(body="") + (
+        "\n@hf.task(isolation='process')\ndef alone() -> int:\n    import os; return os.getpid()\n"
+        "\n@hf.on_shutdown\ndef hang(state):\n    import os, sys, time\n"
+        "    time.sleep(0 if 'child' in str(sys.argv[0]) else 3600)\n"
+    )
+    with Program(client.url, client.history, "-p", "1", "--grace", "1s", app=broken(body)) as program:
+        client.working()
+        new = NewJob(Ids(SystemClock()).make(), "alone", "default", "{}")
+        client.ask(client.store.enqueue([new]))
+        pid = client.app.job(new.id).result("60s")
+        assert program.stop() == 0
+        assert "took longer than 1 s: it is killed" in program.output
+        assert not is_alive(pid)

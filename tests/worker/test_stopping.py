@@ -37,8 +37,42 @@ def test_short_jobs_finish_long_ones_are_given_back_and_nothing_more_is_claimed(
             assert end.note == "CancelledError", "it could clean up"
         assert client.record(late).runs == 0
         assert client.app.workers.list() == [], "it has taken leave"
-        notes = [event.note for event in client.history.read("shutdown")]
-        assert notes == ["registered last", "registered first"]
+        assert _hooks_by_process(client, "shutdown").keys() == _hooks_by_process(client, "startup").keys()
+
+
+def _hooks_by_process(client: Client, what: str) -> dict[int, list[str]]:
+    by_process: dict[int, list[str]] = {}
+    for event in client.history.read(what):
+        by_process.setdefault(event.pid, []).append(event.note)
+    return by_process
+
+
+def test_every_process_runs_its_shutdown_hooks_also_those_of_isolated_jobs(client: Client) -> None:
+    with Program(client.url, client.history, "-p", "1") as program:
+        (worker,) = client.working()
+        jobs = [client.enqueue("alone_sleep", seconds=0.5) for _ in range(2)]
+        for job in jobs:
+            job.result("60s")
+        alone = {client.history.read("start", job.id)[0].pid for job in jobs}
+        assert program.stop() == 0
+        hooks = _hooks_by_process(client, "shutdown")
+        assert hooks.keys() == {worker.pid, *alone}
+        assert set(map(tuple, hooks.values())) == {("registered last", "registered first")}
+
+
+def test_processes_that_are_killed_run_no_shutdown_hooks(client: Client) -> None:
+    with Program(client.url, client.history, "-p", "1") as program:
+        client.working()
+        client.enqueue("alone_facts").result("60s")
+        job = client.enqueue("sleep", seconds=3600)
+        client.started(job)
+        family = program.family()
+        program.send(signal.SIGTERM)
+        program.says("stopping: nothing more is claimed")
+        program.send(signal.SIGTERM)
+        assert program.wait() == 0
+        until(lambda: not any(map(is_alive, family)), "all of them to be gone")
+        assert client.history.read("shutdown") == []
 
 
 def test_a_first_long_job_has_its_grace(client: Client) -> None:

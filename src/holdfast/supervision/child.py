@@ -17,6 +17,7 @@ import os
 import signal
 import socket
 import sys
+import time
 from typing import Final
 from uuid import UUID
 
@@ -44,6 +45,10 @@ TRY_AGAIN: Final = 75
 """The status of a child that found no database."""
 CANT_START: Final = 78
 """The status of a child that could not import its app, or whose hooks failed: another one would fare no better."""
+
+
+_LEAST_PATIENCE: Final = 1.0
+"""Seconds for the shutdown hooks of isolated processes, however little of the grace time is left."""
 
 
 class Settings(msgspec.Struct, frozen=True):
@@ -82,6 +87,7 @@ class Child:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._state = State()
+        self._stop_by = 0.0
 
     async def live(self) -> int:
         settings = self._settings
@@ -159,12 +165,15 @@ class Child:
             working.cancel()
             reports.cancel()
             await asyncio.gather(working, reports, return_exceptions=True)
-            await isolation.close()
-            try:
-                await app.engine.hooks.stop(self._state)
-                await app.aclose()
-            except Exception:
-                log.exception("the app could not be shut down in good order")
+            patience = max(self._stop_by - time.monotonic(), _LEAST_PATIENCE)
+            await asyncio.gather(isolation.close(patience), self._shut_down(app))
+
+    async def _shut_down(self, app: Holdfast) -> None:
+        try:
+            await app.engine.hooks.stop(self._state)
+            await app.aclose()
+        except Exception:
+            log.exception("the app could not be shut down in good order")
 
     async def _obey(self, line: Line, station: Station, working: asyncio.Task[None]) -> int:
         lost = asyncio.create_task(station.is_declared_dead.wait())
@@ -189,6 +198,7 @@ class Child:
                     station.quiet()
                 case Stop(grace):
                     lost.cancel()
+                    self._stop_by = time.monotonic() + grace
                     await finish(station, grace)
                     return 0
                 case Go():

@@ -40,6 +40,7 @@ from holdfast.worker.isolation import (
     Done,
     Down,
     Ended,
+    Leave,
     Progress,
     Settings,
     Stopped,
@@ -92,7 +93,7 @@ class Cell:
         self._runner = runner
         self._line = line
         self._plans = Plans(app.engine)
-        self._inbox: queue.SimpleQueue[Begin] = queue.SimpleQueue()
+        self._inbox: queue.SimpleQueue[Begin | Leave] = queue.SimpleQueue()
         self._run: Run | None = None
         self._thrown: BaseException | None = None
         """What is to appear in the task, and has not yet."""
@@ -108,9 +109,12 @@ class Cell:
         threading.Thread(target=self._listen, daemon=True).start()
         _say(self._line, Up())
         while True:
-            begin = self._inbox.get()
+            asked = self._inbox.get()
+            if isinstance(asked, Leave):
+                self._leave(asked.patience)
+                return 0
             _say(self._line, Begun())
-            answer = self._perform(begin)
+            answer = self._perform(asked)
             sys.stdout.flush()
             sys.stderr.flush()
             _say(self._line, answer)
@@ -124,10 +128,27 @@ class Cell:
                     case Begin() as begin:
                         self._is_stopped, self._thrown = False, None
                         self._inbox.put(begin)
+                    case Leave() as leave:
+                        self._inbox.put(leave)
                     case Throw(is_timeout):
                         self._is_stopped = self._is_stopped or not is_timeout
                         self._throw(SoftTimeout() if is_timeout else asyncio.CancelledError("the job is to stop"))
         os._exit(1)  # the worker is gone
+
+    def _leave(self, patience: float) -> None:
+        """In good order. Whoever has asked for it kills what takes longer, also if a hook blocks."""
+
+        async def shut_down() -> None:
+            async with asyncio.timeout(patience):
+                await self._app.engine.hooks.stop(self._state)
+                await self._app.aclose()
+
+        try:
+            self._runner.run(shut_down())
+        except BaseException:
+            log.exception("the app could not be shut down in good order")
+        sys.stdout.flush()
+        sys.stderr.flush()
 
     # ── stopping ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

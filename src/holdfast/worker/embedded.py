@@ -46,6 +46,8 @@ log = logging.getLogger("holdfast.worker")
 
 _TELL_BLOCKED_AFTER: Final = 5.0
 _LOOK_EVERY: Final = 1.0
+_LEAST_PATIENCE: Final = 1.0
+"""Seconds for the shutdown hooks of isolated processes, however little of the grace time is left."""
 
 
 class EmbeddedWorker:
@@ -112,7 +114,7 @@ class EmbeddedWorker:
         station.quiet()
         station.drop_all()
         tasks, self._tasks = self._tasks[:2], []
-        await self._stop_working(tasks)
+        await self._stop_working(tasks, _LEAST_PATIENCE)
         await self._begin()
 
     async def __aexit__(
@@ -123,19 +125,20 @@ class EmbeddedWorker:
         self._engine.workers_here -= 1
         tasks, self._tasks = self._tasks, []
         tasks[2].cancel()
+        stop_by = time.monotonic() + self._grace
         try:
             await finish(self._station, self._grace)
         finally:
-            await self._stop_working(tasks)
+            await self._stop_working(tasks, max(stop_by - time.monotonic(), _LEAST_PATIENCE))
             await self._engine.hooks.stop(self._state)
 
-    async def _stop_working(self, tasks: list[asyncio.Task[None]]) -> None:
+    async def _stop_working(self, tasks: list[asyncio.Task[None]], patience: float) -> None:
         assert self._isolation is not None
         assert self._keeper is not None
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self._isolation.close()
+        await self._isolation.close(patience)
         await self._keeper.stop()
 
 

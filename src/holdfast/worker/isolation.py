@@ -31,6 +31,8 @@ log = logging.getLogger("holdfast.worker")
 
 _IDLE_FOR: Final = 30.0
 """Seconds after which a process without a job is ended."""
+_LONGEST_END: Final = 30.0
+"""Seconds for the hooks of a process that ends because it has nothing to do."""
 _KILL_AFTER: Final = 0.05
 """Seconds past the hard timeout."""
 _LONGEST_START: Final = 60.0
@@ -51,6 +53,12 @@ class Throw(msgspec.Struct, tag="throw", frozen=True):
     """Make this appear in the task."""
 
     is_timeout: bool
+
+
+class Leave(msgspec.Struct, tag="leave", frozen=True):
+    """Run the app's shutdown hooks, for so many seconds at most, and end."""
+
+    patience: float
 
 
 class Up(msgspec.Struct, tag="up", frozen=True):
@@ -93,7 +101,7 @@ class Progress(msgspec.Struct, tag="progress", frozen=True):
     note: str
 
 
-ToProcess = Begin | Throw
+ToProcess = Begin | Throw | Leave
 FromProcess = Up | Down | Begun | Done | Committed | Ended | Stopped | Progress
 _to_process: Final = msgspec.json.Decoder(ToProcess)
 _from_process: Final = msgspec.json.Decoder(FromProcess)
@@ -124,11 +132,19 @@ class Settings(msgspec.Struct, frozen=True):
 class Isolation:
     """The processes of one worker. Bounded by its slots. `locate` names the app for them."""
 
-    def __init__(self, locate: Callable[[], str], recorder: Recorder, surroundings: Surroundings) -> None:
+    def __init__(
+        self,
+        locate: Callable[[], str],
+        recorder: Recorder,
+        surroundings: Surroundings,
+        idle_for: float = _IDLE_FOR,
+    ) -> None:
         self._locate = locate
         self._recorder = recorder
         self._surroundings = surroundings
+        self._idle_for = idle_for
         self._idle: list[Cell] = []
+        self._leaving: dict[Cell, asyncio.Task[None]] = {}
         self._all: set[Cell] = set()
 
     async def run(self, run: Run) -> Outcome:
@@ -149,12 +165,20 @@ class Isolation:
         except asyncio.CancelledError:
             return Interrupted()
 
-    async def close(self) -> None:
-        """End all of them. Jobs that still run in them are lost to whoever gives them back."""
+    async def close(self, patience: float) -> None:
+        """End all of them. Jobs that still run in them are lost to whoever gives them back.
+
+        Those that are at rest run the app's shutdown hooks first, for so many seconds at most; the others are killed.
+        """
         cells, self._all = self._all, set()
-        for cell in cells:
+        resting, self._idle = {*self._idle, *self._leaving}, []
+        for cell in cells - resting:
             cell.kill()
-        await asyncio.gather(*(cell.wait() for cell in cells), return_exceptions=True)
+        await asyncio.gather(
+            *(cell.wait() for cell in cells - resting),
+            *(cell.leave(patience) for cell in cells & resting),
+            return_exceptions=True,
+        )
 
     async def _free_cell(self) -> tuple[Cell, bool]:
         """One that is ready, and whether it is new."""
@@ -177,16 +201,20 @@ class Isolation:
         if cell.is_alive and not cell.is_busy:
             self._idle.append(cell)
             cell.idle_since = time.monotonic()
-            asyncio.get_running_loop().call_later(_IDLE_FOR, self._end_if_idle, cell)
+            asyncio.get_running_loop().call_later(self._idle_for, self._end_if_idle, cell)
         else:
             cell.kill()
             self._all.discard(cell)
 
     def _end_if_idle(self, cell: Cell) -> None:
-        if cell in self._idle and time.monotonic() - cell.idle_since >= _IDLE_FOR * 0.9:
+        if cell in self._idle and time.monotonic() - cell.idle_since >= self._idle_for * 0.9:
             self._idle.remove(cell)
-            self._all.discard(cell)
-            cell.kill()
+            self._leaving[cell] = task = asyncio.create_task(cell.leave(_LONGEST_END))
+            task.add_done_callback(lambda _: self._has_left(cell))
+
+    def _has_left(self, cell: Cell) -> None:
+        del self._leaving[cell]
+        self._all.discard(cell)
 
     async def _run_in(self, cell: Cell, run: Run) -> Outcome | None:
         """None if the process died before the job began, as one may that has been idle for a while."""
@@ -316,6 +344,18 @@ class Cell:
     def kill(self) -> None:
         if self.is_alive:
             kill_group(self.pid)
+
+    async def leave(self, patience: float) -> None:
+        """Let it end in good order; kill it if that takes too long."""
+        self.say(Leave(patience))
+        try:
+            async with asyncio.timeout(patience):
+                await self.wait()
+        except TimeoutError:
+            log.warning("the shutdown hooks of an isolated process took longer than %g s: it is killed", patience)
+        finally:
+            self.kill()
+        await self.wait()
 
     async def _clear_up(self, process: asyncio.subprocess.Process, line: Line) -> None:
         """Once it has ended: end what it has started, and the line, which that may still have in hand."""
