@@ -73,9 +73,24 @@ def test_a_pool_whose_jobs_are_fast_fetches_ahead_but_not_without_bound() -> Non
 def test_when_jobs_become_slow_nothing_is_fetched_ahead_any_more_at_once() -> None:
     demand = Demand(make_slots({"a": 1}))
     demand.wanted(0.0, PLENTY)
+    for step in range(1, 50):
+        work_off(demand, 0, 100)
+        demand.wanted(step / 100, PLENTY)
     work_off(demand, 0, 100)
-    assert demand.wanted(0.01, PLENTY)["a"] > 100
-    assert demand.wanted(0.05, PLENTY) == {"a": 1}
+    assert demand.wanted(0.50, PLENTY)["a"] > 400
+    assert demand.wanted(0.54, PLENTY) == {"a": 1}
+
+
+def test_a_few_short_jobs_among_long_ones_say_nothing() -> None:
+    demand = Demand(make_slots({"a": 4}))
+    demand.wanted(0.0, PLENTY)
+    now = 0.0
+    for _ in range(20):
+        now += 0.002
+        work_off(demand, 0, 6)  # 3,000 a second, but only now and then
+        assert sum(demand.wanted(now, PLENTY).values()) <= 4 + 10
+        now += 0.1
+        demand.wanted(now, PLENTY)
 
 
 def test_a_claim_waits_until_half_of_what_was_fetched_is_used_up() -> None:
@@ -94,6 +109,32 @@ def test_a_claim_waits_until_half_of_what_was_fetched_is_used_up() -> None:
         left -= 1
     assert left >= asked // 2 - 2, "there is work until the answer comes"
     assert again["a"] <= asked - left
+
+
+def test_where_fetched_jobs_find_no_slot_in_time_fewer_are_fetched_until_some_time_has_passed() -> None:
+    demand = Demand(make_slots({"a": 1}))
+    now = 0.0
+
+    def asked() -> int:
+        nonlocal now
+        number = 0
+        for _ in range(40):
+            now += 0.01
+            work_off(demand, 0, 100)  # 10,000 a second
+            number = demand.wanted(now, PLENTY)["a"]
+        return number
+
+    plenty = asked()
+    demand.overestimated(0)
+    fewer = asked()
+    assert fewer < 0.6 * plenty
+    for _ in range(20):
+        demand.overestimated(0)
+    assert 1 <= asked() < 0.05 * plenty, "the free slot is asked for, whatever happened"
+    now += 30
+    work_off(demand, 0, 1)
+    demand.wanted(now, PLENTY)
+    assert asked() >= 0.9 * plenty
 
 
 # ── hope ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -209,6 +250,10 @@ class AnyHistory(RuleBasedStateMachine):
         else:
             self.demand.started(pool)
             self.running[pool] += 1
+
+    @rule(data=st.data())
+    def overestimate(self, data: st.DataObject) -> None:
+        self.demand.overestimated(data.draw(st.integers(0, len(self.sizes) - 1)))
 
     @precondition(lambda self: any(self.running))
     @rule(data=st.data())

@@ -7,17 +7,24 @@ from typing import Final
 
 from holdfast.worker.slots import Slots, share
 
-MOST_AHEAD: Final = 1000
-"""Jobs that one process holds and has not started."""
+LARGEST_CLAIM: Final = 1000
+MOST_AHEAD: Final = 2 * LARGEST_CLAIM
+"""Jobs that one process holds and has not started: one claim's are run while the next one's are on their way."""
 _AHEAD_FOR: Final = 0.05
 """Seconds of work that are fetched ahead. Long jobs are never waited for by others: nothing is fetched behind them."""
+_RISES_IN: Final = 0.1
+_FALLS_IN: Final = 0.02
+_LEAST_TRUST: Final = 0.01
+_TRUST_AGAIN_AFTER: Final = 20.0
+"""Seconds."""
 
 
 class Demand:
     """Counts what runs and what waits in each pool, and knows which queues may have work.
 
     Short jobs are over before the next claim could be answered, so as many are fetched ahead as were finished in the
-    last moments; a pool whose jobs take longer than that fetches none.
+    last moments; a pool whose jobs take longer than that fetches none. Where short and long ones are mixed, some that
+    were fetched have to be given back: then fewer are fetched for some time.
     """
 
     def __init__(self, slots: Slots) -> None:
@@ -28,6 +35,7 @@ class Demand:
         self._ahead = [0] * len(self._sizes)
         self._finished = [0] * len(self._sizes)
         self._rates = [0.0] * len(self._sizes)
+        self._trust = [1.0] * len(self._sizes)
         self._measured_at: float | None = None
         self._hopeful: dict[str, None] = {}
         self._renewed: set[str] = set()
@@ -65,6 +73,10 @@ class Demand:
         """A job that was fetched will not be started here."""
         self._ahead[pool] -= 1
 
+    def overestimated(self, pool: int) -> None:
+        """Some of those that were fetched ahead found no slot in time."""
+        self._trust[pool] = max(self._trust[pool] / 2, _LEAST_TRUST)
+
     def has_slot(self, pool: int) -> bool:
         return self._running[pool] < self._sizes[pool]
 
@@ -92,7 +104,7 @@ class Demand:
             queues = [queue for queue in self._hopeful if self.pool_of(queue) == pool]
             if not queues:
                 continue
-            ahead = min(MOST_AHEAD, int(self._rates[pool] * _AHEAD_FOR))
+            ahead = min(MOST_AHEAD, int(self._rates[pool] * _AHEAD_FOR * self._trust[pool]))
             room = size - self._running[pool] + ahead - self._ahead[pool]
             # One claim for many jobs costs as much as one for few, so it is worth waiting until half of it is used up.
             if room > 0 and (room * 2 >= ahead or self._ahead[pool] == 0):
@@ -110,7 +122,10 @@ class Demand:
             return
         for pool, finished in enumerate(self._finished):
             rate = finished / passed
-            # Up at once, down at once: jobs that have become slow must not be waited for.
-            self._rates[pool] = rate if rate < self._rates[pool] else (rate + self._rates[pool]) / 2
+            # Down at once, since jobs that have become slow must not be waited for. Up in a while, since a few short
+            # ones in a row, among long ones, say nothing.
+            weight = min(1.0, passed / (_RISES_IN if rate > self._rates[pool] else _FALLS_IN))
+            self._rates[pool] += weight * (rate - self._rates[pool])
             self._finished[pool] = 0
+            self._trust[pool] = min(1.0, self._trust[pool] + passed / _TRUST_AGAIN_AFTER)
         self._measured_at = now

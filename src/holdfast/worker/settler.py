@@ -14,7 +14,7 @@ from holdfast.store import Settled, Settlement
 
 log = logging.getLogger("holdfast.worker")
 
-_LARGEST: Final = 1000
+LARGEST_SETTLEMENT: Final = 1000
 _LONGEST_PAUSE: Final = 2.0
 
 Answered = Callable[[list[int], list[Settled], list[Settlement]], None]
@@ -37,10 +37,11 @@ class Settler:
         self._drained.set()
 
     def add(self, slot: int, settlement: Settlement) -> None:
+        if not self._settlements:
+            self._filled.set()
+            self._drained.clear()
         self._slots.append(slot)
         self._settlements.append(settlement)
-        self._filled.set()
-        self._drained.clear()
 
     @property
     def is_empty(self) -> bool:
@@ -53,8 +54,11 @@ class Settler:
         """Those that come while a batch is on its way form the next one."""
         while True:
             await self._filled.wait()
-            slots, self._slots = self._slots[:_LARGEST], self._slots[_LARGEST:]
-            settlements, self._settlements = self._settlements[:_LARGEST], self._settlements[_LARGEST:]
+            slots, self._slots = self._slots[:LARGEST_SETTLEMENT], self._slots[LARGEST_SETTLEMENT:]
+            settlements, self._settlements = (
+                self._settlements[:LARGEST_SETTLEMENT],
+                self._settlements[LARGEST_SETTLEMENT:],
+            )
             if not self._settlements:
                 self._filled.clear()
             self._under_way = len(settlements)

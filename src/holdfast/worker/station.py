@@ -27,18 +27,17 @@ from holdfast.lifecycle import Complete, Transition
 from holdfast.outcome import Completed, Crashed, Interrupted, Outcome, Raised, Withdrawn
 from holdfast.store import HintKind, Settled, Settlement
 from holdfast.worker import guilt
-from holdfast.worker.demand import MOST_AHEAD, Demand
+from holdfast.worker.demand import LARGEST_CLAIM, MOST_AHEAD, Demand
 from holdfast.worker.executor import Executor
 from holdfast.worker.misfits import Misfits, is_misfit
 from holdfast.worker.recorder import NEVER, Place, Recorder
 from holdfast.worker.runs import Plan, Plans, Run
-from holdfast.worker.settler import LastWords, Settler
+from holdfast.worker.settler import LARGEST_SETTLEMENT, LastWords, Settler
 from holdfast.worker.slots import Slots
 from holdfast.worker.strangers import Strangers
 
 log = logging.getLogger("holdfast.worker")
 
-_LARGEST_CLAIM: Final = 1000
 _POLL_EVERY: Final = 5.0
 _TURN_EVERY: Final = 0.25
 _STALE_AFTER: Final = 0.5
@@ -52,7 +51,7 @@ _TOLERANCE: Final = 0.002
 
 def slots_for(slots: Slots) -> int:
     """How large the recorder of a station must be: for what runs, is fetched ahead, and awaits its settlement."""
-    return slots.total + 3 * MOST_AHEAD
+    return slots.total + MOST_AHEAD + 2 * LARGEST_SETTLEMENT
 
 
 class Station:
@@ -87,6 +86,8 @@ class Station:
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._is_quiet = False
+        self._is_asleep = False
+        """The fetcher has nothing to ask for, until something changes."""
         self._is_claiming = False
         self._enforces_timeouts = enforces_timeouts
         self._alarm: asyncio.TimerHandle | None = None
@@ -183,10 +184,12 @@ class Station:
         pause = 0.05
         while True:
             self._wake.clear()
-            room = min(_LARGEST_CLAIM, self._recorder.free)
+            room = min(LARGEST_CLAIM, self._recorder.free)
             wanted = {} if self._is_quiet else self._demand.wanted(time.monotonic(), room)
             if not wanted:
+                self._is_asleep = True
                 await self._wake.wait()
+                self._is_asleep = False
                 continue
             try:
                 await self._claim(wanted)
@@ -275,7 +278,8 @@ class Station:
             self._start(ahead.popleft())
         elif not self._running:
             self._look_idle()
-        self._wake.set()
+        if self._is_asleep:
+            self._wake.set()
 
     def _decide(self, run: Run, outcome: Outcome) -> Transition:
         if isinstance(outcome, Completed):
@@ -371,7 +375,9 @@ class Station:
             now = time.monotonic()
             overdue_at = min((run.started_at + run.plan.hard for run in self._running.values()), default=NEVER)
             self._recorder.turned(now, self.finished, overdue_at)
-            for ahead in self._ahead:
+            for pool, ahead in enumerate(self._ahead):
+                if ahead and now - ahead[0].fetched_at > _STALE_AFTER:
+                    self._demand.overestimated(pool)
                 while ahead and now - ahead[0].fetched_at > _STALE_AFTER:
                     self._give_back(ahead.popleft())
             if self._enforces_timeouts and overdue_at <= now:
