@@ -14,6 +14,8 @@ from holdfast.errors import InvalidOption, WrongDatabase
 from holdfast.job import NewJob
 from holdfast.store import Enqueued, Queue
 from holdfast.stores.sqlite.connection import translate
+from holdfast.stores.sqlite.guests import Guests
+from holdfast.stores.sqlite.lent import LentConnection
 from holdfast.stores.sqlite.migrate import Migration, bring_up_to_date
 from holdfast.stores.sqlite.statements import Executor, Parameters
 from holdfast.stores.sqlite.transaction import Transaction
@@ -40,6 +42,7 @@ def enqueue_on(
     migrations: Sequence[Migration],
     declared: Mapping[str, Queue],
     now: datetime,
+    guests: Guests,
 ) -> list[Enqueued]:
     """Insert jobs that exist if and only if the caller commits. A refusal undoes only what was done here.
 
@@ -53,6 +56,8 @@ def enqueue_on(
     try:
         connection = BorrowedConnection(tx)
         _check_database(connection, path)
+        if not isinstance(tx, LentConnection):  # a task's own has the turn already
+            guests.sign()  # before it may have to wait
         with _transaction(tx, connection), savepoint(connection):
             bring_up_to_date(connection, migrations, path)
             is_careful = any(new.is_repeat for new in jobs)

@@ -201,6 +201,7 @@ class Session:
             connection.wait_for_disk(is_durable)
             connection.wait_for_lock(waited)
             connection.execute("begin immediate")
+            self._turn.begun()
         except sqlite3.Error as error:
             raise CannotBegin(translate(error, self._path)) from error
         except HoldfastError as error:

@@ -55,6 +55,7 @@ from holdfast.stores.sqlite.borrowed import enqueue_on
 from holdfast.stores.sqlite.connection import Connection
 from holdfast.stores.sqlite.desk import Bench
 from holdfast.stores.sqlite.doorbell import Doorbell
+from holdfast.stores.sqlite.guests import Guests
 from holdfast.stores.sqlite.lent import TaskConnection
 from holdfast.stores.sqlite.migrate import Migration, migrate, shipped_migrations
 from holdfast.stores.sqlite.reader import Reader
@@ -103,6 +104,7 @@ class SqliteStore:
         self._workshop = Workshop(self._make_bench)
         self._doorbell = Doorbell(self.path, self._hub.publish)
         self._locks = WorkerLocks(self.path)
+        self._guests = Guests(self.path)
         self._prune_from = 0
         self._strict_queues: set[str] = set()
         """Queues with at-most-once jobs: their claims go to the disk at once."""
@@ -175,7 +177,8 @@ class SqliteStore:
 
     def enqueue_in(self, tx: object, jobs: Sequence[NewJob]) -> list[Enqueued]:
         check_batch(len(jobs))
-        return enqueue_on(tx, jobs, self.path, self._all_migrations(), self._declared, self._clock.now())
+        now = self._clock.now()
+        return enqueue_on(tx, jobs, self.path, self._all_migrations(), self._declared, now, self._guests)
 
     async def claim(self, worker: UUID, token: UUID, demand: Mapping[str, int]) -> list[ClaimedJob]:
         is_durable = not self._strict_queues.isdisjoint(demand)

@@ -3,6 +3,9 @@
 SQLite lets waiting writers try again after growing naps, so a process that writes all the
 time can keep another one waiting for seconds. Two lock files make a fair line of them:
 whoever holds `next` is the next to write, and only that one waits for `turn`.
+
+Connections that are not ours know nothing of turns. While there are any, whoever has the turn lets them in now and
+then; how busy the lock has been is written into the file `turn`, by whoever holds it.
 """
 
 from __future__ import annotations
@@ -10,11 +13,15 @@ from __future__ import annotations
 import importlib
 import os
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from holdfast import forks, native
+from holdfast.stores.sqlite.guests import Guests
+from holdfast.stores.sqlite.occupancy import SIZE, Occupancy
 
 fcntl: Any = None if sys.platform == "win32" else importlib.import_module("fcntl")
 
@@ -30,6 +37,10 @@ class Turn:
         self._files: list[int] = []
         self._usher: Usher | None = None
         self._is_ours = False
+        self._guests = Guests(database)
+        self._occupancy: Occupancy | None = None
+        """What is known of the lock, if there is anybody to leave gaps for."""
+        self._is_begun = False
         forks.watch(self)
 
     def __enter__(self) -> None:
@@ -38,13 +49,34 @@ class Turn:
             return  # for one that gave up; what it holds of the lock files must not be touched
         if fcntl is not None and self._open_files():
             self._is_ours = self._take_at_once() or self._wait_in_line()
+            if self._is_ours and self._guests.are_about():
+                self._leave_gap()
+
+    def begun(self) -> None:
+        """The holder has SQLite's write lock from now on. If it had to wait for it, others have had their chance."""
+        if self._occupancy is not None:
+            self._occupancy = self._occupancy.taken(time.monotonic())
+            self._is_begun = True
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._is_ours:
+            self._note_end()
             self._is_ours = False
             _unlock(self._files[1])
+
+    def _leave_gap(self) -> None:
+        """The lock is free, and nobody of ours takes it meanwhile. Only threads that may sleep take turns."""
+        self._occupancy = _read(self._files[1])
+        gap = self._occupancy.gap(time.monotonic())
+        if gap:
+            native.sleep(gap)
+
+    def _note_end(self) -> None:
+        if self._occupancy is not None and self._is_begun:
+            _write(self._files[1], self._occupancy.released(time.monotonic()))
+        self._occupancy, self._is_begun = None, False
 
     def _open_files(self) -> bool:
         try:
@@ -157,6 +189,18 @@ def _close(files: list[int]) -> None:
 def _open(path: str) -> int:
     """Reading is enough for locking, so that a file that somebody else has made will do."""
     try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    except PermissionError:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+
+def _read(turn_file: int) -> Occupancy:
+    try:
+        return Occupancy.from_bytes(os.pread(turn_file, SIZE, 0))
+    except OSError:
+        return Occupancy()
+
+
+def _write(turn_file: int, occupancy: Occupancy) -> None:
+    with suppress(OSError):  # it may be somebody else's, or the disk is full: then there are no gaps
+        os.pwrite(turn_file, occupancy.to_bytes(), 0)
