@@ -29,7 +29,10 @@ class DeadJob(msgspec.Struct, frozen=True):
 
 
 def announcement(job: JobRecord, handler: TaskDefinition) -> NewJob:
-    """The job by which a handler is told of a dead letter. Made twice, it has the same id, and is enqueued once."""
+    """The job by which a handler is told of a dead letter. Made twice, it has the same id, and is enqueued once.
+
+    No bound refuses it: a full queue, which dead letters often come with, must not hide them.
+    """
     died_at = job.finished_at or job.created_at
     dead = DeadJob(
         job.id, job.task, job.queue, job.args, job.error_type or "", job.error_message or "", job.attempt, died_at
@@ -37,4 +40,4 @@ def announcement(job: JobRecord, handler: TaskDefinition) -> NewJob:
     (parameter,) = handler.schema["properties"]
     id = derived_id(died_at, job.id.bytes, str(job.generation).encode(), handler.name.encode())
     new = published_recipe(handler).make(msgspec.json.encode({parameter: dead}).decode(), PLAIN, id)
-    return msgspec.structs.replace(new, is_repeat=True)
+    return msgspec.structs.replace(new, is_repeat=True, is_exempt=True)

@@ -127,6 +127,8 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
     context_json: str | None = None
     is_repeat: bool = False
     """The id was given by the caller: it may be there already."""
+    is_exempt: bool = False
+    """No bound refuses it, though it counts: it follows from a job that was accepted before."""
 
 
 class JobRecord(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=True):

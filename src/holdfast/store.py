@@ -315,7 +315,8 @@ class JobVerbs(Protocol):
         """Insert jobs, or find them by id, idempotency key or unique key: all of them or none.
 
         When this returns the jobs are on disk. `QueueFull` if a bound refuses any of them, `IdempotencyConflict`
-        if a key was used with another fingerprint. With `tx`, a connection of the caller's, the jobs
+        if a key was used with another fingerprint. Jobs that are exempt are not refused by a bound; the others find
+        them there. With `tx`, a connection of the caller's, the jobs
         exist if and only if the caller commits, and the answer comes before that.
         """
         ...

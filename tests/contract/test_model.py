@@ -120,7 +120,7 @@ timed = {"delay": spans, "expires_in": st.none() | spans}
 marked = {"tags": st.sampled_from([("t",), ("t", "s")]), "context_json": st.just("{}"), "max_attempts": st.just(1)}
 recipes = st.one_of(
     recipe(),
-    recipe(**marked),
+    recipe(**marked, is_exempt=st.just(True)),
     recipe(**timed),
     recipe(**keyed),
     recipe(**unique),

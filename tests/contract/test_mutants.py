@@ -231,18 +231,18 @@ class HistoryHasNoEnd(MemoryStore):
 
 
 class EnqueueIgnoresTheBound(MemoryStore):
-    def _refuse_beyond_bounds(self, records: Sequence[JobRecord]) -> None:
+    def _refuse_beyond_bounds(self, records: Sequence[JobRecord], exempt: frozenset[UUID]) -> None:
         return
 
 
 class BoundIsOffByOne(MemoryStore):
-    def _refuse_beyond_bounds(self, records: Sequence[JobRecord]) -> None:
-        super()._refuse_beyond_bounds(records[1:])
+    def _refuse_beyond_bounds(self, records: Sequence[JobRecord], exempt: frozenset[UUID]) -> None:
+        super()._refuse_beyond_bounds(records[1:], exempt)
 
 
 class ScheduledJobsHaveNoBound(MemoryStore):
-    def _refuse_beyond_bounds(self, records: Sequence[JobRecord]) -> None:
-        super()._refuse_beyond_bounds([job for job in records if job.stage is Stage.READY])
+    def _refuse_beyond_bounds(self, records: Sequence[JobRecord], exempt: frozenset[UUID]) -> None:
+        super()._refuse_beyond_bounds([job for job in records if job.stage is Stage.READY], exempt)
 
 
 class ARefusedBatchIsHalfInserted(MemoryStore):
@@ -263,7 +263,7 @@ class BoundIsCheckedBeforeItIsSafe(MemoryStore):
         await asyncio.sleep(0)
         current, self._queues = self._queues, before
         try:
-            self._refuse_beyond_bounds([lifecycle.admit(job, self._clock.now()) for job in jobs])
+            self._refuse_beyond_bounds([lifecycle.admit(job, self._clock.now()) for job in jobs], frozenset())
         finally:
             self._queues = {
                 name: replace(queue, override_bound=1_000_000, scheduled_bound=1_000_000)
@@ -502,6 +502,16 @@ class CountersDriftOnCancel(MemoryStore):
         return rulings
 
 
+class NobodyIsExempt(MemoryStore):
+    def _refuse_beyond_bounds(self, records: Sequence[JobRecord], exempt: frozenset[UUID]) -> None:
+        super()._refuse_beyond_bounds(records, frozenset())
+
+
+class ExemptJobsTakeNoRoom(MemoryStore):
+    def _refuse_beyond_bounds(self, records: Sequence[JobRecord], exempt: frozenset[UUID]) -> None:
+        super()._refuse_beyond_bounds([job for job in records if job.id not in exempt], frozenset())
+
+
 class EveryPublicationIsARevision(MemoryStore):
     async def publish_tasks(self, definitions: Sequence[TaskDefinition], code_age: timedelta | None = None) -> None:
         await super().publish_tasks([replace(definition, priority=-1) for definition in definitions], code_age)
@@ -627,6 +637,8 @@ MUTANTS = [
     Mutant(QuietOutlivesRegistration, "test_it_lasts_until_the_worker_registers_anew"),
     Mutant(BurialIsNotFenced, "test_a_settlement_in_a_burial_is_fenced_too"),
     Mutant(CountersDriftOnCancel, "test_cancel_rules_by_state"),
+    Mutant(NobodyIsExempt, "test_a_job_that_is_exempt_is_never_refused_and_counts"),
+    Mutant(ExemptJobsTakeNoRoom, "test_exempt_jobs_take_their_room_before_the_others_of_their_batch"),
     Mutant(EveryPublicationIsARevision, "test_a_definition_that_has_not_changed_keeps_its_revision"),
     Mutant(OldCodePublishesOverYoungerCode, "test_code_that_is_older_does_not_replace_what_younger_code_has_published"),
     Mutant(PagesOverlap, "test_pages_are_complete_newest_first_and_without_doubles"),

@@ -12,10 +12,13 @@ import sqlalchemy
 from sqlalchemy import Engine
 
 from holdfast import Holdfast, Queue, QueueFull
+from holdfast.clock import SystemClock
+from holdfast.ids import Ids
 from tests.postgres.callers import sqlalchemy_url
 from tests.postgres.shop import Shop, fresh_name, opened_shop
 from tests.servers.databases import Databases
 
+make_id = Ids(SystemClock()).make
 BOUND = 10_000
 """The smallest bound that is not counted each time."""
 
@@ -61,6 +64,29 @@ def test_a_bound_that_the_code_declares_holds_before_the_database_knows_it(shop:
         there.enqueue("b")
         with pytest.raises(QueueFull, match="bound of 2"):
             there.enqueue("c")
+
+
+def test_the_function_in_the_database_lets_in_what_is_exempt(shop: Shop, queue: str) -> None:
+    shop.hf.queues.bound(queue, 1)
+    with psycopg.connect(shop.url) as connection:
+
+        def enqueue(*exempt: bool) -> dict[str, Any]:
+            jobs = [
+                {"id": str(make_id()), "task": "_echo", "queue": queue, "args": "{}", "is_exempt": each}
+                for each in exempt
+            ]
+            row = connection.execute("select holdfast.enqueue(%s)", [json.dumps(jobs)]).fetchone()
+            assert row is not None
+            answer: dict[str, Any] = json.loads(row[0])
+            return answer
+
+        assert enqueue(True, True, True)["refused"] == {}
+        assert enqueue(False)["refused"]["0"]["waiting"] == 3
+        refused = enqueue(True, False)["refused"]["0"]
+        assert (refused["waiting"], refused["more_waiting"]) == (4, 1)
+        assert enqueue(True)["queues"][queue]["waiting"] == 4, "what was refused has left nothing behind"
+        connection.commit()
+    assert len(shop.jobs(queue)) == 4
 
 
 def test_a_bound_that_was_lowered_holds_for_the_next_one(shop: Shop, queue: str) -> None:

@@ -116,7 +116,7 @@ class MemoryStore:
             now = self._clock.now()
             answers, fresh, taken = self._resolve(jobs, now)
             records = [lifecycle.admit(new, now) for new in fresh]
-            self._refuse_beyond_bounds(records)
+            self._refuse_beyond_bounds(records, frozenset(new.id for new in fresh if new.is_exempt))
             self._keys |= taken
             for record in records:
                 self._put(None, record)
@@ -150,11 +150,14 @@ class MemoryStore:
             return None
         return keys.same_job(new, there.task, there.args_json)
 
-    def _refuse_beyond_bounds(self, records: Sequence[JobRecord]) -> None:
-        waiting = Counter(job.queue for job in records if job.stage is Stage.READY)
-        scheduled = Counter(job.queue for job in records if job.stage is Stage.SCHEDULED)
+    def _refuse_beyond_bounds(self, records: Sequence[JobRecord], exempt: frozenset[UUID]) -> None:
+        """As if those that are exempt had come before the others."""
+        waiting, scheduled = _count([job for job in records if job.id not in exempt])
+        there, later = _count([job for job in records if job.id in exempt])
         for name in waiting | scheduled:
-            if refusal := self._queue(name).refuse(waiting[name], scheduled[name]):
+            found = self._queue(name)
+            found = replace(found, waiting=found.waiting + there[name], scheduled=found.scheduled + later[name])
+            if refusal := found.refuse(waiting[name], scheduled[name]):
                 raise refusal
 
     async def claim(self, worker: UUID, token: UUID, demand: Mapping[str, int]) -> list[ClaimedJob]:
@@ -632,3 +635,9 @@ def _claimed(job: JobRecord) -> ClaimedJob:
         has_unique_key=job.unique_key is not None,
         context_json=job.context_json,
     )
+
+
+def _count(records: Sequence[JobRecord]) -> tuple[Counter[str], Counter[str]]:
+    """How many of these are ready in each queue, and how many are scheduled."""
+    ready = Counter(job.queue for job in records if job.stage is Stage.READY)
+    return ready, Counter(job.queue for job in records if job.stage is Stage.SCHEDULED)

@@ -59,6 +59,7 @@ class _NewRow(msgspec.Struct, omit_defaults=True, gc=False):
     tags: tuple[str, ...] | None = None
     context: str | None = None
     is_repeat: bool = False
+    is_exempt: bool = False
 
 
 def new_jobs(jobs: Iterable[NewJob]) -> str:
@@ -88,6 +89,7 @@ def _new_row(new: NewJob) -> _NewRow:
         row.tags = new.tags
     row.context = new.context_json
     row.is_repeat = new.is_repeat
+    row.is_exempt = new.is_exempt
     return row
 
 

@@ -15,6 +15,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from holdfast import keys, lifecycle
+from holdfast.errors import QueueFull
 from holdfast.job import Attempt, ClaimedJob, JobRecord, NewJob, Stage, counts_as_scheduled, counts_as_waiting
 from holdfast.keys import KeyName, KeyRecord
 from holdfast.moment import to_microseconds
@@ -63,11 +64,12 @@ class OpenQueue:
     def has_room_again(self) -> bool:
         return self.waiting < self.waited_before >= NEARLY_FULL * self.bound
 
-    def refuse(self, waiting: int, scheduled: int) -> None:
-        """QueueFull if there is no room for so many more."""
-        if self.waiting + waiting > self.bound or self.scheduled + scheduled > self.scheduled_bound:
+    def refuse(self, waiting: int, scheduled: int, exempt: int = 0, later: int = 0) -> None:
+        """QueueFull if there is no room for so many more, with those that are exempt, ready or later, before them."""
+        there, then = self.waiting + exempt, self.scheduled + later
+        if there + waiting > self.bound or then + scheduled > self.scheduled_bound:
             refusal = QueueRecord(
-                self.name, self.waiting, self.scheduled, self.declared_bound, self.override_bound, self.scheduled_bound
+                self.name, there, then, self.declared_bound, self.override_bound, self.scheduled_bound
             ).refuse(waiting, scheduled)
             if refusal is not None:
                 raise refusal
@@ -201,7 +203,7 @@ class Transaction:
         """Gather jobs for the next flush, if all their queues have room."""
         prepared = [(self.queue(name), group, self._later(group)) for name, group in _by_queue(jobs).items()]
         for queue, group, scheduled in prepared:
-            queue.refuse(len(group) - scheduled, scheduled)
+            self._refuse_beyond_bounds(queue, group, scheduled)
         for queue, group, scheduled in prepared:
             now, place = self.microseconds, queue.last_place
             self._inserts += [rows.new_row(new, now, place + index) for index, new in enumerate(group, 1)]
@@ -210,6 +212,18 @@ class Transaction:
                 self.hint(HintKind.WORK, (queue.name,))
             if scheduled:
                 self.hint(HintKind.LATER, (queue.name,))
+
+    def _refuse_beyond_bounds(self, queue: OpenQueue, jobs: Sequence[NewJob], scheduled: int) -> None:
+        """Jobs that are exempt are looked for only when there is no room for all."""
+        try:
+            queue.refuse(len(jobs) - scheduled, scheduled)
+        except QueueFull:
+            exempt = [new for new in jobs if new.is_exempt]
+            if not exempt:
+                raise
+            later = self._later(exempt)
+            others = [new for new in jobs if not new.is_exempt]
+            queue.refuse(len(others) - (scheduled - later), scheduled - later, len(exempt) - later, later)
 
     def _later(self, jobs: Sequence[NewJob]) -> int:
         """How many of these are not due yet."""

@@ -99,6 +99,51 @@ class BoundContract:
         with pytest.raises(QueueFull):
             await harness.enqueue()
 
+    async def test_a_job_that_is_exempt_is_never_refused_and_counts(self, harness: Harness) -> None:
+        await harness.store.declare_queues([Queue("small", bound=1, scheduled_bound=1)])
+        for new in (
+            harness.new(queue="small", is_exempt=True),
+            harness.new(queue="small", is_exempt=True),
+            harness.new(queue="small", is_exempt=True, is_repeat=True),
+            harness.new(queue="small", is_exempt=True, idempotency_key="k"),
+            harness.new(queue="small", is_exempt=True, unique_key="u"),
+        ):
+            assert await harness.store.enqueue([new]) == [Enqueued(new.id)]
+        await harness.enqueue_many(2, queue="small", is_exempt=True, delay=HOUR)
+        queue = await harness.queue("small")
+        assert (queue.waiting, queue.scheduled) == (5, 2)
+        for delay in (None, HOUR):
+            with pytest.raises(QueueFull):
+                await harness.enqueue(queue="small", delay=delay)
+        assert len(await harness.claim(demand=10, queue="small")) == 5
+        await harness.enqueue(queue="small")
+        await harness.check_counters()
+
+    async def test_exempt_jobs_take_their_room_before_the_others_of_their_batch(self, harness: Harness) -> None:
+        await harness.store.declare_queues([Queue("small", bound=2, scheduled_bound=2)])
+        for delay in (None, HOUR):
+            exempt = [harness.new(queue="small", is_exempt=True, delay=delay) for _ in range(2)]
+            other = harness.new(queue="small", delay=delay)
+            with pytest.raises(QueueFull):
+                await harness.store.enqueue([other, *exempt])
+            assert await harness.store.get([other.id, *(new.id for new in exempt)]) == []
+            await harness.store.enqueue([other, exempt[0]])
+            await harness.store.enqueue([exempt[1]])
+        queue = await harness.queue("small")
+        assert (queue.waiting, queue.scheduled) == (3, 3)
+        await harness.check_counters()
+
+    async def test_exempt_jobs_and_others_race_and_only_the_others_are_refused(self, harness: Harness) -> None:
+        stores = harness.pair()
+        await harness.store.declare_queues([Queue("small", bound=10)])
+        calls = [stores[n % 2].enqueue([harness.new(queue="small", is_exempt=n % 4 < 2)]) for n in range(60)]
+        outcomes = await asyncio.gather(*calls, return_exceptions=True)
+        assert all(isinstance(outcome, list) for n, outcome in enumerate(outcomes) if n % 4 < 2)
+        others = [outcome for n, outcome in enumerate(outcomes) if n % 4 >= 2]
+        assert all(isinstance(outcome, list | QueueFull) for outcome in others)
+        assert sum(isinstance(outcome, list) for outcome in others) <= 10
+        await harness.check_counters()
+
     async def test_a_person_s_retry_is_never_refused(self, harness: Harness) -> None:
         await harness.store.set_bound("default", 1)
         id = await harness.dead(queue="default")

@@ -184,7 +184,8 @@ create type holdfast.new_job as (
     unique_window   bigint,
     tags            text[],
     context         text,
-    is_repeat       boolean
+    is_repeat       boolean,
+    is_exempt       boolean -- not refused by a bound
 );
 
 -- How many jobs wait in a queue and how many are scheduled; there is no need to count further than `most`.
@@ -431,7 +432,7 @@ begin
         new.context
     from json_populate_recordset(null::holdfast.new_job, listed) with ordinality as new (
         id, task, queue, args, priority, max_attempts, delivery, delay, at, expires_in, expires_at,
-        idempotency_key, fingerprint, unique_key, unique_window, tags, context, is_repeat, spot
+        idempotency_key, fingerprint, unique_key, unique_window, tags, context, is_repeat, is_exempt, spot
     )
     cross join lateral (select greatest(coalesce(new.at, moment + coalesce(new.delay, 0)), moment)) as due (at)
     where is_skipped[new.spot] is not true
@@ -483,7 +484,8 @@ declare
     taken      jsonb     := '{}'; -- {job: how many of its keys it has}
     sizes      integer[] := array(select json_array_elements_text(asked -> 'sizes')::integer);
     queues     jsonb     := '{}'; -- how full they are, with what was admitted so far
-    room       jsonb;             -- the same with the call at hand
+    base       jsonb;             -- the same with what no bound refuses of the call at hand
+    room       jsonb;             -- the same with all of it
     matched    uuid[]    := '{}'; -- jobs that were there before, and
     spots      integer[] := '{}'; -- in whose stead
     kept       integer;           -- how many of them stand, whatever becomes of the call at hand
@@ -535,6 +537,7 @@ begin
         is_skipped := array_fill(false, array[cardinality(walked)]);
     end if;
     for number in 1 .. case when must_walk then cardinality(sizes) else 0 end loop
+        base := queues;
         room := queues;
         kept := cardinality(matched);
         spot := first - 1;
@@ -554,9 +557,14 @@ begin
                     room := jsonb_set(
                         room, array[job.queue, counted_as], to_jsonb((room -> job.queue ->> counted_as)::bigint + 1)
                     );
+                    if job.is_exempt then
+                        base := jsonb_set(
+                            base, array[job.queue, counted_as], to_jsonb((base -> job.queue ->> counted_as)::bigint + 1)
+                        );
+                    end if;
                 end if;
             end loop;
-            perform holdfast.check_room(queues, room);
+            perform holdfast.check_room(base, room);
             queues := room;
         exception when sqlstate 'HF001' then
             refused := refused || jsonb_build_object(number - 1, sqlerrm::jsonb);
