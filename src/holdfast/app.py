@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from datetime import timedelta
 from inspect import iscoroutinefunction
 from itertools import islice
 from pathlib import Path
@@ -27,7 +28,7 @@ from holdfast.options import JobOptions, TaskDefaults, TaskOptions, check_job_op
 from holdfast.portal import refuse_on_a_loop
 from holdfast.sending import prepare
 from holdfast.signature import Signature
-from holdfast.span import Span, parse_span
+from holdfast.span import Span, format_span, parse_span
 from holdfast.store import LARGEST_BATCH, Enqueued, Queue, Retention, Store, check_batch
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
@@ -47,6 +48,9 @@ StateHookT = TypeVar("StateHookT", bound=StateHook)
 MiddlewareT = TypeVar("MiddlewareT", bound=Middleware)
 
 DEFAULT_URL = "sqlite:///holdfast.db"
+_SHORTEST_WORK = timedelta(milliseconds=10)
+_LONGEST_WORK = timedelta(seconds=5)
+"""Those who wait for the write lock give up after 10 s."""
 
 
 class Holdfast:
@@ -65,13 +69,17 @@ class Holdfast:
         queues: Sequence[Queue] = (),
         defaults: TaskDefaults | None = None,
         retention: Retention | None = None,
+        work_limit: Span = "1s",
     ) -> None:
+        """`work_limit` is how long the transaction of a task, `ctx.tx`, may have the write lock of a SQLite file."""
         self.url, where = _chosen_url(url)
         self.imports = check_texts(imports, "imports")
         self._defaults = _checked(defaults, TaskDefaults, "defaults") or TaskDefaults()
         self.retention = _checked(retention, Retention, "retention") or Retention()
+        self._work_limit = _checked_work_limit(work_limit)
         declared = _checked_queues(queues)
-        self._engine = Engine(_store_maker(self.url, where, self.retention, declared), SystemClock(), queues=declared)
+        make_store = _store_maker(self.url, where, self.retention, declared, work_limit=self._work_limit)
+        self._engine = Engine(make_store, SystemClock(), queues=declared)
         self._engine.hooks.make_handler = lambda function: self._make_task(function, bind=False, options={})
         self.jobs = Jobs(self._engine)
         self.dead = Dead(self._engine)
@@ -156,7 +164,7 @@ class Holdfast:
 
         clock = ManualClock(SystemClock().now())
         chosen, _ = _chosen_url("memory://" if url is None else url)
-        make_store = _store_maker(chosen, "", self.retention, self._engine.queues, clock)
+        make_store = _store_maker(chosen, "", self.retention, self._engine.queues, clock, self._work_limit)
         return Rehearsal(self._engine, make_store, clock, inline=inline, is_remote=url is not None)
 
     # ── around the jobs ──────────────────────────────────────────────────────────────────────────────────────────────
@@ -289,6 +297,18 @@ def _checked_queues(queues: Sequence[Queue]) -> Sequence[Queue]:
     return tuple(queues)
 
 
+def _checked_work_limit(work_limit: Span) -> timedelta:
+    limit = parse_span(work_limit, "work_limit")
+    if not _SHORTEST_WORK <= limit <= _LONGEST_WORK:
+        least, most = format_span(_SHORTEST_WORK), format_span(_LONGEST_WORK)
+        raise InvalidOption(
+            f"work_limit={format_span(limit)} is not from {least} to {most}. "
+            "While a task's transaction is open, nobody else can write to the file: keep it short, and do what is slow "
+            "before its first statement."
+        )
+    return limit
+
+
 def _checked_calls(calls: Iterable[Call[T]]) -> list[Call[T]]:
     """Calls, and not what they are made of."""
     advice = "enqueue_many() takes calls, such as [task.call(1), task.call(2)]."
@@ -319,16 +339,21 @@ def _chosen_url(given: str | None) -> tuple[str, str]:
 
 
 def _store_maker(
-    url: str, where: str, retention: Retention, queues: Sequence[Queue], clock: Clock | None = None
+    url: str,
+    where: str,
+    retention: Retention,
+    queues: Sequence[Queue],
+    clock: Clock | None = None,
+    work_limit: Span = "1s",
 ) -> Callable[[], Store]:
     """What opens the database of a URL. Everything that can be wrong with the URL is found here, without opening it.
 
-    Without a clock, the store tells time by its own.
+    Without a clock, the store tells time by its own. Only SQLite needs a limit for the work of tasks.
     """
     match _scheme(url, where):
         case "sqlite":
             path = _sqlite_path(url, where)
-            return lambda: SqliteStore(path, clock=clock, retention=retention, queues=queues)
+            return lambda: SqliteStore(path, clock=clock, retention=retention, queues=queues, work_limit=work_limit)
         case "memory":
             store = MemoryStore(clock, retention)
             return lambda: store

@@ -8,10 +8,12 @@ import sqlite3
 import threading
 import time
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
+from holdfast import Context, Holdfast, JobFailed, Retry
 from holdfast.errors import InvalidOption, InvalidTransaction, StoreUnavailable, TransactionLost
 from holdfast.store import Settled
 from holdfast.stores.sqlite import SqliteStore, workshop
@@ -67,6 +69,32 @@ async def test_the_limit_is_a_second_and_can_be_set(tmp_path: Path) -> None:
     await store.close()
     with pytest.raises(InvalidOption):
         SqliteStore(tmp_path / "jobs.db", work_limit="soon")
+
+
+async def test_an_app_sets_the_limit_for_its_tasks(ledger: Ledger) -> None:
+    hf = Holdfast(ledger.url, work_limit="200ms")
+
+    @hf.task(bind=True, delivery="transactional", retry=Retry(1))
+    async def dawdle(ctx: Context) -> None:
+        await ctx.tx.aexecute("insert into ledger values ('too late')")
+        await hf.queues.abound("default", 100)  # waits for the lock, and gets it when the time is over
+        await ctx.tx.aexecute("insert into ledger values ('later still')")
+
+    async with hf, hf.worker(concurrency=1):
+        job = await dawdle.aenqueue()
+        with pytest.raises(JobFailed, match=r"TransactionLost.*more than 0\.2 s"):
+            await job.aresult("30s")
+    assert ledger.entries() == []
+
+
+@pytest.mark.parametrize("url", ["sqlite:///jobs.db", "memory://", "postgresql://localhost/jobs"])
+def test_a_limit_that_makes_no_sense_is_refused_on_every_database(url: str) -> None:
+    """An app may have one database on a laptop and another at work: what is wrong there should be seen here."""
+    for limit in ("0s", "9ms", "5001ms", "1h", timedelta(0)):
+        with pytest.raises(InvalidOption, match=r"is not from 10ms to 5s.*before its first statement"):
+            Holdfast(url, work_limit=limit)
+    for sensible in ("10ms", 1, 2.5, "5s"):
+        Holdfast(url, work_limit=sensible)
 
 
 async def test_a_statement_that_takes_too_long_is_stopped(store: SqliteStore, ledger: Ledger) -> None:

@@ -36,6 +36,7 @@ hf = Holdfast(
     queues=[Queue("email", bound=50_000)],
     defaults=TaskDefaults(queue="default", priority="low", timeout=timedelta(minutes=1)),
     retention=Retention(completed="1h"),
+    work_limit="500ms",
 )
 assert_type(Holdfast(), Holdfast)
 

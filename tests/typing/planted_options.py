@@ -69,6 +69,7 @@ def of_the_app() -> None:
     Holdfast("memory://", queue=[Queue("email")])  # error
     Holdfast("memory://", queues=["email"])  # error
     Holdfast("memory://", retention="1h")  # error
+    Holdfast("memory://", work_limit=["1s"])  # error
     Holdfast("memory://", defaults={"queue": "q"})  # error
     Queue("email", bound="many")  # error
     Retention(complete="1h")  # error

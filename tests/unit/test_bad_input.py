@@ -486,6 +486,7 @@ def test_a_bad_span_is_refused_by_the_name_of_its_option(app: Shop, span: Any, w
     refusal(InvalidOption, ["Retention(completed)", words], lambda: Retention(completed=span))
     refusal(InvalidOption, ["Retention(cancelled)", words], lambda: Retention(cancelled=span))
     refusal(InvalidOption, ["Retention(idempotency)", words], lambda: Retention(idempotency=span))
+    refusal(InvalidOption, ["work_limit", words], lambda: Holdfast("memory://", work_limit=span))
     refusal(InvalidOption, ["Snooze(delay)", words], lambda: Snooze(span))
     refusal(InvalidOption, ["TryAgain(delay)", words], lambda: TryAgain(span))
 
