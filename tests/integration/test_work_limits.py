@@ -57,6 +57,36 @@ async def test_a_transaction_that_is_open_for_too_long_is_rolled_back_and_says_w
     assert ledger.entries() == []
 
 
+async def test_a_blocked_event_loop_has_the_lock_once_and_not_once_for_each_task(
+    store: SqliteStore, ledger: Ledger
+) -> None:
+    jobs = [await claim(store) for _ in range(10)]
+    first = await open_work(store, jobs[0])
+    others = [asyncio.create_task(open_work(store, job)) for job in jobs[1:]]
+    await asyncio.sleep(0)  # they stand in line now
+    waits: list[float] = []
+
+    def visit() -> None:
+        for _ in range(5):
+            began = time.monotonic()
+            with contextlib.closing(sqlite3.connect(ledger.path, timeout=30)) as guest, guest:
+                guest.execute("insert into ledger values ('guest')")
+            waits.append(time.monotonic() - began)
+
+    guest = threading.Thread(target=visit)
+    guest.start()
+    guest.join()  # which blocks the loop
+    assert sum(waits) < 4 * _LIMIT
+    # Those that were refused meanwhile say why; for the rest all goes on as usual.
+    answers = await asyncio.gather(*others, return_exceptions=True)
+    assert all(isinstance(answer, workshop.SqliteWork | TransactionLost) for answer in answers)
+    with pytest.raises(TransactionLost):
+        await write(first, "one")
+    last = await open_work(store, jobs[0])
+    await write(last, "one")
+    await last.complete(done(jobs[0]))
+
+
 async def test_the_limit_is_a_second_and_can_be_set(tmp_path: Path) -> None:
     store = SqliteStore(tmp_path / "jobs.db")
     job = await claim(store)

@@ -13,7 +13,7 @@ from queue import Empty
 from typing import Any, Final, Generic, TypeVar
 
 from holdfast import native
-from holdfast.errors import HoldfastError, InvalidTransaction, StoreUnavailable
+from holdfast.errors import HoldfastError, InvalidTransaction, StoreUnavailable, TransactionLost
 from holdfast.job import NewJob
 from holdfast.line import Line
 from holdfast.store import Enqueued, Settled, Settlement, check_batch
@@ -78,16 +78,33 @@ class Workshop:
 
 
 def _serve(line: Line[SqliteWork], bench: Bench) -> None:
+    is_loop_doubtful = False
     while not (work := line.get()).is_last:
         try:
+            if is_loop_doubtful:
+                _expect_answer(work, bench.limit)
             bench.perform(work)
         except BaseException as error:
             work.leave(error)
         else:
             work.leave()
+            is_loop_doubtful = work.is_lost
     bench.close()
     work.answer_opened()
     line.rest()
+
+
+def _expect_answer(work: SqliteWork, patience: float) -> None:
+    """One task had the lock for too long. If it has blocked the event loop, the next would do nothing with it, either.
+
+    Each that waits in line would have the lock for its whole time, one after the other, and all who write wait for it.
+    """
+    if work.is_wanted() and not work.is_answered(patience):
+        raise TransactionLost(
+            f"Something has blocked the event loop of this task for more than {patience:g} s, so its transaction was "
+            "not opened. Nothing of it was written; let the error end the task, to be retried, and do what blocks in a "
+            "thread."
+        )
 
 
 class Request(Generic[Result]):
@@ -178,6 +195,18 @@ class SqliteWork:
 
     def is_wanted(self) -> bool:
         return self._error is None
+
+    @property
+    def is_lost(self) -> bool:
+        """It had to be ended before its time."""
+        return self._desk is not None and self._desk.reason is not None
+
+    def is_answered(self, patience: float) -> bool:
+        """Whether its event loop does what it is asked to."""
+        silence = native.make_lock()
+        silence.acquire()
+        self._call(silence.release)
+        return silence.acquire(timeout=patience)
 
     def refuse(self, error: HoldfastError) -> None:
         self.leave(error)
