@@ -81,14 +81,15 @@ def _serve(line: Line[SqliteWork], bench: Bench) -> None:
     is_loop_doubtful = False
     while not (work := line.get()).is_last:
         try:
-            if is_loop_doubtful:
+            if is_loop_doubtful and work.is_wanted():
                 _expect_answer(work, bench.limit)
+                is_loop_doubtful = False
             bench.perform(work)
         except BaseException as error:
             work.leave(error)
         else:
             work.leave()
-            is_loop_doubtful = work.is_lost
+            is_loop_doubtful |= work.is_lost
     bench.close()
     work.answer_opened()
     line.rest()
@@ -99,7 +100,7 @@ def _expect_answer(work: SqliteWork, patience: float) -> None:
 
     Each that waits in line would have the lock for its whole time, one after the other, and all who write wait for it.
     """
-    if work.is_wanted() and not work.is_answered(patience):
+    if not work.is_answered(patience):
         raise TransactionLost(
             f"Something has blocked the event loop of this task for more than {patience:g} s, so its transaction was "
             "not opened. Nothing of it was written; let the error end the task, to be retried, and do what blocks in a "
