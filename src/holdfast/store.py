@@ -549,7 +549,8 @@ class TaskVerbs(Protocol):
         """Add or replace definitions. One that has not changed keeps its revision.
 
         `code_age` is how long the code that they come from has been running. A definition of younger code stays: in a
-        rolling deploy, old workers still start processes now and then, and these publish too.
+        rolling deploy, old workers still start processes now and then, and these publish too. Of code that was started
+        at nearly the same time, either may win.
         """
         ...
 
