@@ -1,7 +1,8 @@
 """Hints between processes, by NOTIFY and LISTEN.
 
 NOTIFY takes a lock on the whole cluster when its transaction commits, so it never stands in one that waits for the
-disk: a hint is sent after the commit, by itself. While one is under way, others gather and are merged.
+disk: a hint is sent after the commit, by itself. While one is under way, others gather and are merged. Each kind of
+hint has a channel of its own, so that nobody is woken up for what he does not wait for.
 """
 
 from __future__ import annotations
@@ -44,6 +45,10 @@ class Notice(msgspec.Struct, array_like=True):
 _notices = msgspec.json.Decoder(Notice)
 
 
+def channel_of(kind: HintKind) -> str:
+    return f"holdfast_{kind}"
+
+
 def encode(hint: Hint, sender: UUID) -> str:
     payload = b""
     if len(hint.queues) + len(hint.ids) <= _MOST_NAMED:
@@ -83,10 +88,11 @@ class Messenger:
     async def _serve(self) -> None:
         try:
             while self._pending:
-                hints, self._pending = list(self._pending.values()), {}
-                payloads = [encode(hint, self._sender) for hint in hints]
+                hints, self._pending = self._pending, {}
+                channels = [channel_of(kind) for kind in hints]
+                payloads = [encode(hint, self._sender) for hint in hints.values()]
                 with contextlib.suppress(Exception):  # hints may be lost: whoever waits also looks now and then
-                    await self._run(partial(_notify, payloads))
+                    await self._run(partial(_notify, channels, payloads))
         finally:
             self._task = None
 
@@ -95,8 +101,8 @@ class Messenger:
             await asyncio.wait([self._task])
 
 
-async def _notify(payloads: list[str], connection: Connection) -> None:
-    await connection.execute(statement("notify"), payloads)
+async def _notify(channels: list[str], payloads: list[str], connection: Connection) -> None:
+    await connection.execute(statement("notify"), channels, payloads)
 
 
 class Listener:
@@ -113,12 +119,16 @@ class Listener:
         self._users = 0
         self._task: asyncio.Task[None] | None = None
         self._leave: asyncio.TimerHandle | None = None
+        self._kinds: frozenset[HintKind] = frozenset()
+        """Those that are listened for, and those that have to be."""
         self._is_ready = asyncio.Event()
+        self._news = asyncio.Event()
 
     @asynccontextmanager
-    async def listening(self) -> AsyncIterator[None]:
+    async def listening(self, kinds: Iterable[HintKind]) -> AsyncIterator[None]:
         self._users += 1
         self._stay()
+        self._listen_for(frozenset(kinds))
         try:
             if self._task is None or self._task.done() or self._task.cancelling():
                 self._is_ready.clear()
@@ -133,6 +143,12 @@ class Listener:
             if not self._users and self._task is not None:
                 self._stay()
                 self._leave = asyncio.get_running_loop().call_later(_LINGER, self._task.cancel)
+
+    def _listen_for(self, kinds: frozenset[HintKind]) -> None:
+        if not kinds <= self._kinds:
+            self._kinds |= kinds
+            self._is_ready.clear()
+            self._news.set()
 
     def _stay(self) -> None:
         if self._leave is not None:
@@ -153,6 +169,7 @@ class Listener:
             try:
                 connection = await self._connect()
                 if connection is None:
+                    self._kinds = frozenset(HintKind)
                     self._is_ready.set()
                     await self._look_around()
                     return
@@ -171,20 +188,25 @@ class Listener:
             self._hub.publish([Hint(kind) for kind in self._hub.kinds])
 
     async def _listen(self, connection: Connection, *, is_first: bool) -> None:
-        lost = asyncio.Event()
         raw = connection.raw
-        raw.add_termination_listener(lambda _: lost.set())
+        raw.add_termination_listener(lambda _: self._news.set())
+        heard: frozenset[HintKind] = frozenset()
         try:
-            await raw.add_listener("holdfast", self._on_notice)
-            if not is_first:  # what was sent while nobody listened is gone
-                self._hub.publish([Hint(kind) for kind in self._hub.kinds])
-            self._is_ready.set()
-            while not lost.is_set():
+            while not raw.is_closed():
+                self._news.clear()
+                for kind in self._kinds - heard:
+                    await raw.add_listener(channel_of(kind), self._on_notice)
+                    heard |= {kind}
+                if not is_first:  # what was sent while nobody listened is gone
+                    self._hub.publish([Hint(kind) for kind in self._hub.kinds])
+                    is_first = True
+                if heard >= self._kinds:
+                    self._is_ready.set()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(_LOOK_EVERY):
-                        await lost.wait()
-                if not lost.is_set():
-                    await raw.fetchval("select 1", timeout=5)  # a peer that is gone does not always say so
+                        await self._news.wait()
+                        continue
+                await raw.fetchval("select 1", timeout=5)  # a peer that is gone does not always say so
         finally:
             self._is_ready.clear()
             await connection.close()

@@ -135,7 +135,8 @@ class PostgresStore:
     @asynccontextmanager
     async def changes(self, kinds: Iterable[HintKind]) -> AsyncIterator[AsyncIterator[Hint]]:
         office = await self._offices.here()
-        async with self._offices.hub.subscribe(kinds) as hints, office.listener.listening():
+        wanted = frozenset(kinds)
+        async with self._offices.hub.subscribe(wanted) as hints, office.listener.listening(wanted):
             yield hints
 
     # ── enqueuing ────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -1,1 +1,1 @@
-select pg_notify('holdfast', payload) from unnest($1::text[]) as payload
+select pg_notify(channel, payload) from unnest($1::text[], $2::text[]) as notice (channel, payload)
