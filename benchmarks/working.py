@@ -23,6 +23,7 @@ from holdfast import Holdfast, Queue
 _PART = 0.7
 _RATES = {"sqlite": 30_000, "postgres": 24_000}
 _LATENCY = 2.5
+_LATENCY_ROUNDS = 3
 _IDLE_SECONDS = 10.0
 _TICKS = 100.0
 """A second of CPU, as /proc counts it."""
@@ -100,23 +101,30 @@ async def _with_app(site: Site, name: str, act: Callable[[Holdfast, Any], Corout
 
 
 def _latency(host: Host, jobs: int) -> list[Row]:
-    with host.fresh() as site, running_worker(site, 1):
-        waits = run(_waits(site, jobs))
-    title = "enqueue -> start, idle worker"
-    ranked = sorted(waits)
-    p50, p99 = statistics.median(ranked), ranked[int(len(ranked) * 0.99)]
-    middle = Row(title, host.name, "p50 ms", Figure([p50])).with_goal(f"<= {_LATENCY} ms", p50 <= _LATENCY)
-    return [middle, Row(title, host.name, "p99 ms", Figure([p99])).with_goal("< 3 x p50", p99 < 3 * p50)]
+    """One job at a time. After a rest everything has to be woken up: processes, the server's, and the processor."""
+    found: list[Row] = []
+    for title, rest in (("enqueue -> start, one at a time", 0.0), ("enqueue -> start, after 20 ms of rest", 0.02)):
+        middles, ends = Figure(), Figure()
+        for _ in range(_LATENCY_ROUNDS):
+            with host.fresh() as site, running_worker(site, 1):
+                ranked = sorted(run(_waits(site, jobs, rest)))
+            middles.values.append(statistics.median(ranked))
+            ends.values.append(ranked[int(len(ranked) * 0.99)])
+        p50, p99 = middles.median, ends.median
+        found.append(Row(title, host.name, "p50 ms", middles).with_goal(f"<= {_LATENCY} ms", p50 <= _LATENCY))
+        found.append(Row(title, host.name, "p99 ms", ends).with_goal("< 3 x p50", p99 < 3 * p50))
+    return found
 
 
-async def _waits(site: Site, jobs: int) -> list[float]:
+async def _waits(site: Site, jobs: int, rest: float) -> list[float]:
     hf = Holdfast(site.url)
     task = hf.task(benchmarks.jobs.started_at.function)
     waits: list[float] = []
     async with hf:
         await (await task.aenqueue()).aresult("30s")
         for _ in range(jobs):
-            await asyncio.sleep(0.02)
+            if rest:
+                await asyncio.sleep(rest)
             before = time.time_ns()
             job = await task.aenqueue()
             started = await job.aresult("30s")
