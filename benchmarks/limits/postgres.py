@@ -80,12 +80,11 @@ class PostgresLimit:
         token = UUID(os.urandom(16))
         floors = [self._floor.place] * _LANES
         found = await self._fetch(statement("claim"), self._worker, token, [QUEUE], [slots], floors, None)
-        first = found[0]
-        if first["id"] is None:
-            return Claim(token, [])
-        highest = max([job["seen_place"] for job in found])
-        self._floor.rise(first["oldest_transaction"], first["next_transaction"], highest)
-        return Claim(token, found)
+        whole, *jobs = found
+        if jobs:
+            highest = max([job["seen_place"] for job in jobs])
+            self._floor.rise(whole["oldest_transaction"], whole["next_transaction"], highest)
+        return Claim(token, jobs)
 
     async def settle(self, claim: Claim) -> None:
         jobs, count = claim.jobs, len(claim.jobs)

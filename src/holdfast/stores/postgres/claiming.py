@@ -54,17 +54,17 @@ class Claiming:
         )
         if not found:
             raise WorkerDeclaredDead
-        snapshot = Snapshot(found[0]["oldest_transaction"], found[0]["next_transaction"])
-        taken = found if found[0]["id"] is not None else []
+        whole, *taken = found
+        snapshot = Snapshot(whole["oldest_transaction"], whole["next_transaction"])
         for queue, look in looks.items():
-            if queue in found[0]["paused"]:
+            if queue in whole["paused"]:
                 continue  # it was not looked at
-            places = ((lane_number(row[4], row[19]), row["seen_place"]) for row in taken if row[3] == queue)
+            places = ((lane_number(row[4], row[19]), row[21]) for row in taken if row[3] == queue)
             floors[queue].learn(look, places, demand[queue], snapshot)
             if look.is_sweep:
                 floors[queue].swept(started, loop.time())
         if taken:
-            await self._look_after(office, connection, {row[3] for row in taken}, taken[0]["nearly_full"])
+            await self._look_after(office, connection, {row[3] for row in taken}, whole["nearly_full"])
         return rows.claims(taken)
 
     async def _look_after(

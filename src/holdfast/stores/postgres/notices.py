@@ -23,7 +23,7 @@ from holdfast.stores.hints import HintHub, merge
 from holdfast.stores.postgres.connection import Connection
 from holdfast.stores.postgres.statements import statement
 
-_MOST_NAMED = 150
+MOST_NAMED = 150
 _LARGEST = 7_900
 """A payload has less than 8,000 bytes. A hint that would be larger names nothing, which means all."""
 _LOOK_EVERY = 15.0
@@ -51,7 +51,7 @@ def channel_of(kind: HintKind) -> str:
 
 def encode(hint: Hint, sender: UUID) -> str:
     payload = b""
-    if len(hint.queues) + len(hint.ids) <= _MOST_NAMED:
+    if len(hint.queues) + len(hint.ids) <= MOST_NAMED:
         payload = msgspec.json.encode(Notice(sender, hint.kind, sorted(hint.queues), list(hint.ids)))
     if not payload or len(payload) > _LARGEST:
         payload = msgspec.json.encode(Notice(sender, hint.kind, [], []))

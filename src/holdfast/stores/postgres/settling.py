@@ -18,6 +18,7 @@ from holdfast.store import Hint, HintKind, Settled, Settlement
 from holdfast.stores import decisions
 from holdfast.stores.postgres.connection import Connection, Record
 from holdfast.stores.postgres.lanes import Call, Lane
+from holdfast.stores.postgres.notices import MOST_NAMED
 from holdfast.stores.postgres.statements import statement
 from holdfast.stores.postgres.transaction import Transaction
 
@@ -64,13 +65,14 @@ class Settling:
 
     async def _settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         done = [each for each in settlements if isinstance(each.transition, Complete)]
-        if len({each.id for each in settlements}) < len(settlements):
+        # Numbers, since a UUID computes its hash in Python.
+        if len({each.id.int for each in settlements}) < len(settlements):
             done = []  # a job that is settled twice at once must be decided about one by one
         if len(done) == len(settlements):
-            completed = await self._complete_all(done)
-            if len(completed) == len(settlements):
+            some = await self._complete_all(done)
+            if some is None:
                 return [Settled.APPLIED] * len(settlements)
-            done = []
+            completed, done = some, []
         else:
             completed = set()
 
@@ -85,20 +87,23 @@ class Settling:
         others = iter(answers)
         return [Settled.APPLIED if each.id in completed else next(others) for each in settlements]
 
-    async def _complete_all(self, done: Sequence[Settlement]) -> set[UUID]:
-        """Complete jobs, and return those that were: the others are stale, or were done before."""
+    async def _complete_all(self, done: Sequence[Settlement]) -> set[UUID] | None:
+        """Complete jobs, and return those that were, or None if all were: the others are stale, or were done before."""
 
-        async def work(connection: Connection) -> set[UUID]:
-            return completed_of(done, await connection.fetch(statement("complete"), *self._values(done)))
+        async def work(connection: Connection) -> set[UUID] | None:
+            some = await connection.fetch_value(statement("complete"), *self._values(done))
+            return None if some is None else set(some)
 
         async def nothing(_: Connection) -> set[UUID]:
             return set()  # what came through is found by its token
 
         advice = "Settle it again: what was done is recognised."
-        completed = await self._office.run(work, replay=nothing, advice=advice)
+        some = await self._office.run(work, replay=nothing, advice=advice)
+        completed = [each.id for each in done] if some is None else list(some)
         if completed:
-            self._office.pass_on([Hint(HintKind.FINISHED, ids=frozenset(completed))])
-        return completed
+            named = frozenset(completed) if len(completed) <= MOST_NAMED else frozenset[UUID]()
+            self._office.pass_on([Hint(HintKind.FINISHED, ids=named)])
+        return some
 
     def _values(self, done: Sequence[Settlement]) -> tuple[Any, ...]:
         return complete_values(done, self._office.microseconds, self._key_retention)

@@ -1,5 +1,5 @@
--- Take ready jobs, at most so many of each queue. One row for each job; one without an id if there is none; no row if
--- the worker is not alive.
+-- Take ready jobs, at most so many of each queue. A row without an id tells about the claim as a whole, then comes one
+-- for each job; no row at all if the worker is not alive.
 -- $1 worker, $2 token, $3 queues, $4 slots of each, $5 twenty floors of each (see floors.py), $6 the time.
 with
 -- Whoever takes over the jobs of a dead worker locks its row first, so no claim of its can come in later.
@@ -60,14 +60,9 @@ durability as materialized (
     )
 )
 select
-    taken.*,
-    -- Where the claim came upon it. By the time it was locked, others may have run it and given it back, and then its
-    -- new place tells nothing about those before it. That can't be if it never ran.
-    case
-        when taken.runs > 1 or taken.generation > 0
-            then (select seen.place from holdfast.jobs as seen where seen.id = taken.id)
-        else taken.place
-    end as seen_place,
+    null::uuid, null::uuid, null::text, null::text, null::smallint, null::text, null::integer, null::integer,
+    null::integer, null::integer, null::integer, null::integer, null::integer, null::smallint, null::bigint,
+    null::bigint, null::text, null::boolean, null::text, null::smallint, null::bigint, null::bigint as seen_place,
     control.nearly_full,
     control.paused,
     pg_snapshot_xmin(pg_current_snapshot())::text::bigint as oldest_transaction,
@@ -75,4 +70,15 @@ select
 from alive
 cross join control
 cross join durability
-left join taken on true
+union all
+select
+    id, token, task, queue, priority, args, attempt, max_attempts, runs, crashes, waits, pool_tries, edits,
+    delivery, created_at, due_at, idempotency_key, has_unique_key, context, lane, place,
+    -- Where the claim came upon it. By the time it was locked, others may have run it and given it back, and then its
+    -- new place tells nothing about those before it. That can't be if it never ran.
+    case
+        when runs > 1 or generation > 0 then (select seen.place from holdfast.jobs as seen where seen.id = taken.id)
+        else place
+    end,
+    null, null, null, null
+from taken
