@@ -14,6 +14,7 @@ from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite.session import Operation
 from holdfast.stores.sqlite.transaction import Transaction
 from tests.crash.audit import QUEUE, TASK, ids, new_job
+from tests.crash.journal import Journal
 from tests.crash.line import Line, pair
 
 _LONGEST_LIFE: Final = 300
@@ -94,24 +95,27 @@ def fork_when_idle(line: Line, path: str) -> None:
     line.say("done", status=os.waitpid(pid, 0)[1])
 
 
-def fork_while_busy(line: Line, path: str, forks: int) -> None:
+def fork_while_busy(line: Line, path: str, journal: str, forks: int) -> None:
     """Fork again and again while threads enqueue; the children end as Python programs do."""
     app = Holdfast(f"sqlite:///{path}")
 
     @app.task(name=TASK, queue=QUEUE)
     def crash(key: str) -> None: ...
 
-    is_over = threading.Event()
-    acked: list[str] = []
+    is_over, log = threading.Event(), Journal(journal)
 
     def enqueue() -> None:
-        while not is_over.is_set():
-            key = ids.make().hex
-            crash.enqueue(key)
-            acked.append(key)
+        key = ids.make().hex
+        log.intend([key])
+        crash.enqueue(key)
+        log.ack([key])
 
-    threads = [threading.Thread(target=enqueue) for _ in range(3)]
-    crash.enqueue(ids.make().hex)
+    def enqueue_on() -> None:
+        while not is_over.is_set():
+            enqueue()
+
+    threads = [threading.Thread(target=enqueue_on) for _ in range(3)]
+    enqueue()
     for thread in threads:
         thread.start()
     statuses = []
@@ -124,5 +128,5 @@ def fork_while_busy(line: Line, path: str, forks: int) -> None:
     is_over.set()
     for thread in threads:
         thread.join()
-    line.say("done", statuses=statuses, acked=acked)
+    line.say("done", statuses=statuses)
     app.close()

@@ -14,6 +14,10 @@ def rounds(few: int) -> int:
     return few * 20 if IS_THOROUGH else few
 
 
+EPISODES: Final = pytest.mark.parametrize("episode", range(rounds(1)))
+"""Each on files of its own: a test that goes on for long would fill its queue, and check all that it has over again."""
+
+
 def cannot(reason: str) -> NoReturn:
     """Skip, loudly: where it counts, a test that can't run has failed."""
     if os.environ.get("CI") == "true":

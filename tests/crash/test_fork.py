@@ -6,10 +6,13 @@ import os
 import signal
 from pathlib import Path
 
-from tests.crash.audit import check_counters, check_usable, keys_in, look, opened
+import pytest
+
+from tests.crash.audit import check_counters, check_keys, check_usable, keys_in, look, opened
+from tests.crash.journal import Entries
 from tests.crash.line import PATIENCE
 from tests.crash.nursery import Nursery
-from tests.crash.rounds import rounds
+from tests.crash.rounds import EPISODES
 
 
 async def test_a_forked_child_that_stays_does_not_disturb_its_parent(nursery: Nursery, path: Path) -> None:
@@ -66,11 +69,14 @@ async def test_a_forked_child_keeps_its_jobs_when_its_parent_closes_the_file(nur
     await _check(path, jobs=3)
 
 
+@EPISODES
+@pytest.mark.usefixtures("episode")
 async def test_children_forked_at_any_moment_of_a_busy_process_end_and_leave_it_alone(
-    nursery: Nursery, path: Path
+    nursery: Nursery, path: Path, journal: Path
 ) -> None:
-    with nursery.start("fork_while_busy", path=path, forks=rounds(15)) as parent:
+    with nursery.start("fork_while_busy", path=path, journal=journal, forks=15) as parent:
         answer = parent.hear("done", PATIENCE * 10)
     assert set(answer["statuses"]) == {0}, "a child was still there after seconds"
-    assert set(keys_in(path)).issuperset(answer["acked"])
-    await _check(path, jobs=len(answer["acked"]) + 1)
+    entries = Entries(journal)
+    check_keys(keys_in(path), entries)
+    await _check(path, jobs=len(entries.acked))

@@ -18,19 +18,20 @@ from holdfast.stores.sqlite import SqliteStore
 from tests.crash.audit import QUEUE, audit, check_counters, look, new_job, opened
 from tests.crash.journal import Entries
 from tests.crash.nursery import Nursery
-from tests.crash.rounds import rounds
+from tests.crash.rounds import EPISODES
 from tests.crash.working import facts_of
 
 _JOBS = 60
 _FINAL = frozenset({JobState.COMPLETED, JobState.CANCELLED, JobState.DEAD})
 
 
+@EPISODES
 @pytest.mark.parametrize("kind", ["one", "crowd", "bulk", "app", "app bulk"])
 async def test_every_acknowledged_job_survives_a_kill_at_any_moment(
-    nursery: Nursery, path: Path, journal: Path, kind: str
+    nursery: Nursery, path: Path, journal: Path, kind: str, episode: int
 ) -> None:
-    chance = random.Random(f"kill {kind}")
-    for number in range(rounds(8)):
+    chance = random.Random(f"kill {kind} {episode}")
+    for number in range(8):
         with nursery.start("produce", path=path, journal=journal, kind=kind) as producer:
             producer.hear("ready")
             if number % 2:
@@ -41,9 +42,12 @@ async def test_every_acknowledged_job_survives_a_kill_at_any_moment(
     assert Entries(journal).acked
 
 
-async def test_kills_of_several_producers_on_one_file_lose_nothing(nursery: Nursery, path: Path, journal: Path) -> None:
-    chance = random.Random("kill several")
-    for _ in range(rounds(3)):
+@EPISODES
+async def test_kills_of_several_producers_on_one_file_lose_nothing(
+    nursery: Nursery, path: Path, journal: Path, episode: int
+) -> None:
+    chance = random.Random(f"kill several {episode}")
+    for _ in range(3):
         kinds = ("one", "crowd", "bulk")
         producers = [nursery.start("produce", path=path, journal=journal, kind=kind) for kind in kinds]
         for producer in producers:
@@ -56,15 +60,16 @@ async def test_kills_of_several_producers_on_one_file_lose_nothing(nursery: Nurs
         await audit(path, journal)
 
 
+@EPISODES
 async def test_every_acknowledged_settlement_survives_a_kill_at_any_moment(
-    nursery: Nursery, path: Path, journal: Path
+    nursery: Nursery, path: Path, journal: Path, episode: int
 ) -> None:
-    chance = random.Random("kill worker")
+    chance = random.Random(f"kill worker {episode}")
     async with opened(path) as store:
-        for number in range(rounds(10)):
+        for number in range(10):
             await store.enqueue([new_job() for _ in range(_JOBS)])
             worker = uuid4()
-            with nursery.start("work", path=path, journal=journal, worker=worker, seed=str(number)) as actor:
+            with nursery.start("work", path=path, journal=journal, worker=worker, seed=f"{episode} {number}") as actor:
                 actor.hear("ready")
                 if number % 2:
                     actor.hear("acked")
