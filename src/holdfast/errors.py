@@ -25,6 +25,7 @@
     │       └── SchemaOutdated    the database is behind it, and can't be brought up here
     ├── WorkerDeclaredDead        this worker was taken for dead; its jobs run elsewhere
     ├── JobNotFound
+    ├── ScheduleNotFound
     ├── NotAllowedInState         the job's state does not allow that
     ├── JobFailed                 its result will never come
     │   └── JobCancelled
@@ -168,6 +169,10 @@ class WorkerDeclaredDead(HoldfastError):
 
 class JobNotFound(HoldfastError, LookupError):
     """There is no such job. It may have been pruned after its retention, or discarded."""
+
+
+class ScheduleNotFound(HoldfastError, LookupError):
+    """There is no such schedule. Look for its name among `hf.schedules.all()`."""
 
 
 class NotAllowedInState(HoldfastError):
