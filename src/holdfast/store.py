@@ -10,7 +10,7 @@ of its process; what it must keep apart is its own business.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -25,6 +25,7 @@ from holdfast.job import Attempt, ClaimedJob, Failure, FailureKind, JobRecord, J
 from holdfast.lifecycle import Transition
 from holdfast.liveness import Sighting
 from holdfast.outcome import Crashed
+from holdfast.schedule import Fired, Firing, Plan, ScheduleRecord, TickRecord
 from holdfast.span import Span, parse_span
 
 DEFAULT_BOUND: Final = 100_000
@@ -79,12 +80,13 @@ class Enqueued(msgspec.Struct, frozen=True, gc=False):
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):
-    """What is to become of a claimed job. `is_keyed` may be False if the claim said so, which saves a look-up."""
+    """What is to become of a claimed job. The last two may be False if the claim said so, which saves a look-up."""
 
     id: UUID
     token: UUID
     transition: Transition
     is_keyed: bool = True
+    is_lined: bool = True
 
 
 class Settled(StrEnum):
@@ -292,6 +294,8 @@ class HintKind(StrEnum):
     """Jobs were scheduled: the next one may be due earlier than was thought."""
     ROOM = "room"
     """A queue that was full, or nearly so, has room again."""
+    SCHEDULES = "schedules"
+    """Schedules were declared or changed: the next one may be due earlier than was thought."""
 
 
 class Hint(msgspec.Struct, frozen=True):
@@ -328,12 +332,18 @@ class JobVerbs(Protocol):
         """
         ...
 
-    async def claim(self, worker: UUID, token: UUID, demand: Mapping[str, int]) -> list[ClaimedJob]:
+    async def claim(
+        self, worker: UUID, token: UUID, demand: Mapping[str, int], at_once: Mapping[str, int] | None = None
+    ) -> list[ClaimedJob]:
         """Take ready jobs, at most `demand` of each queue, for this worker, under a token it has just made.
 
         By priority, then given back before fresh, then in the order of becoming ready. Each job goes to
         one claimer; paused queues and expired jobs are passed over. Charges an attempt. The order of the answer is
         the order to start in. `WorkerDeclaredDead` if the worker is not registered and alive.
+
+        Jobs in lines are claimed as far as their gates have room, by priority, then by the turns of their lines.
+        Where there are jobs of the same priority in lines and others, each kind gets about half of the slots. Of those
+        under a rate, at most `at_once` are taken, since they are counted when they are claimed, not when they start.
         """
         ...
 
@@ -559,6 +569,58 @@ class TaskVerbs(Protocol):
         ...
 
 
+ScheduleChange = Callable[[ScheduleRecord | None, datetime], ScheduleRecord | None]
+"""What a schedule becomes, from what it is and the time; None: there is none. See holdfast.schedule."""
+
+
+class DueSchedules(msgspec.Struct, frozen=True):
+    """Schedules whose time has come, by the store's clock, and how long until the next one is due; None if none is."""
+
+    now: datetime
+    schedules: list[ScheduleRecord]
+    next_in: timedelta | None
+
+
+class ScheduleVerbs(Protocol):
+    """What is to be enqueued again and again."""
+
+    async def declare_schedules(self, plans: Mapping[str, Plan], code_age: timedelta | None = None) -> None:
+        """Take over what the code says of its schedules, by their names; what was set at run time stays in force.
+
+        `code_age` is as with tasks: what younger code says stays. Others of the database are left as they are; one
+        that no worker declares any more makes no jobs after a while.
+        """
+        ...
+
+    async def schedules(self, names: Sequence[str] | None = None) -> list[ScheduleRecord]:
+        """Those of these names, or all of them, also those that were removed from the code's; by name."""
+        ...
+
+    async def change_schedule(self, name: str, change: ScheduleChange) -> ScheduleRecord | None:
+        """Make of a schedule what `change` says, and return that. What it raises changes nothing.
+
+        It must be pure: it may be asked more than once, in any thread, and nobody waits for it.
+        """
+        ...
+
+    async def due_schedules(self, limit: int) -> DueSchedules:
+        """Schedules that stand at a tick which is over, the longest over first; no orphans."""
+        ...
+
+    async def fire(self, firings: Sequence[Firing]) -> list[Fired]:
+        """Enqueue the jobs of ticks and move their schedules on, in one transaction; on disk when this returns.
+
+        Each is done if its schedule still stands where it stood when this was decided, so that of any number of
+        schedulers one does it. No bound refuses the jobs. Where overlap is to be skipped and the job of an earlier
+        tick is unfinished, the schedule moves on without one. A tick for which there is a job makes no second one.
+        """
+        ...
+
+    async def ticks(self, schedule: str, limit: int = 20) -> list[TickRecord]:
+        """The last ticks that made a job, latest first; about a hundred are remembered."""
+        ...
+
+
 class ReadingVerbs(Protocol):
     async def get(self, ids: Sequence[UUID]) -> list[JobRecord]:
         """Those of the jobs that exist, in the order asked for."""
@@ -588,6 +650,7 @@ class Store(
     WorkerVerbs,
     QueueVerbs,
     TaskVerbs,
+    ScheduleVerbs,
     ReadingVerbs,
     Protocol,
 ):

@@ -25,6 +25,7 @@ from holdfast.job import (
     Attempt,
     ClaimedJob,
     JobRecord,
+    JobState,
     NewJob,
     Stage,
     counts_as_scheduled,
@@ -34,10 +35,12 @@ from holdfast.keys import KeyName, KeyRecord
 from holdfast.lifecycle import GiveBack, Transition
 from holdfast.liveness import Sighting
 from holdfast.moment import to_microseconds
+from holdfast.schedule import Fired, Firing, Plan, ScheduleRecord, TickRecord
 from holdfast.store import (
     LONGEST_HISTORY,
     WORKER_RETENTION,
     Beaten,
+    DueSchedules,
     Enqueued,
     Filter,
     Held,
@@ -53,6 +56,7 @@ from holdfast.store import (
     QueueRecord,
     Retention,
     Ruling,
+    ScheduleChange,
     Settled,
     Settlement,
     TaskDefinition,
@@ -66,6 +70,7 @@ from holdfast.store import (
 )
 from holdfast.stores.filters import check_filter, passes
 from holdfast.stores.hints import HintHub
+from holdfast.stores.memory_schedules import MemorySchedules
 
 _BATCH = 1000
 
@@ -90,6 +95,7 @@ class MemoryStore:
         self._tasks: dict[str, PublishedTask] = {}
         self._code_from: dict[str, datetime] = {}
         self._last_place = 0
+        self._schedules = MemorySchedules(self._state, self._enqueue_ticks)
 
     # ── lifetime ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -113,15 +119,18 @@ class MemoryStore:
             return self.enqueue_in(tx, jobs)
         check_batch(len(jobs))
         with self._lock:
-            now = self._clock.now()
-            answers, fresh, taken = self._resolve(jobs, now)
-            records = [lifecycle.admit(new, now) for new in fresh]
-            self._refuse_beyond_bounds(records, frozenset(new.id for new in fresh if new.is_exempt))
-            self._keys |= taken
-            for record in records:
-                self._put(None, record)
-            self._ring_for_work(records)
-            return answers
+            return self._enqueue(jobs)
+
+    def _enqueue(self, jobs: Sequence[NewJob]) -> list[Enqueued]:
+        now = self._clock.now()
+        answers, fresh, taken = self._resolve(jobs, now)
+        records = [lifecycle.admit(new, now) for new in fresh]
+        self._refuse_beyond_bounds(records, frozenset(new.id for new in fresh if new.is_exempt))
+        self._keys |= taken
+        for record in records:
+            self._put(None, record)
+        self._ring_for_work(records)
+        return answers
 
     def enqueue_in(self, tx: object, jobs: Sequence[NewJob]) -> list[Enqueued]:
         raise WrongDatabase(
@@ -500,6 +509,48 @@ class MemoryStore:
                 return published
             wanted = set(names)
             return [task for task in published if wanted & {task.definition.name, *task.definition.aliases}]
+
+    # ── schedules ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def declare_schedules(self, plans: Mapping[str, Plan], code_age: timedelta | None = None) -> None:
+        with self._lock:
+            now = self._clock.now()
+            if self._schedules.declare(plans, now - (code_age or timedelta(0)), now):
+                self._hub.publish([Hint(HintKind.SCHEDULES)])
+
+    async def schedules(self, names: Sequence[str] | None = None) -> list[ScheduleRecord]:
+        with self._lock:
+            return self._schedules.listed(names)
+
+    async def change_schedule(self, name: str, change: ScheduleChange) -> ScheduleRecord | None:
+        with self._lock:
+            changed = self._schedules.change(name, change, self._clock.now())
+            self._hub.publish([Hint(HintKind.SCHEDULES)])
+            return changed
+
+    async def due_schedules(self, limit: int) -> DueSchedules:
+        check_limit(limit)
+        with self._lock:
+            return self._schedules.due(limit, self._clock.now())
+
+    async def fire(self, firings: Sequence[Firing]) -> list[Fired]:
+        check_batch(sum(len(firing.jobs) for firing in firings))
+        with self._lock:
+            return [self._schedules.fire(firing) for firing in firings]
+
+    async def ticks(self, schedule: str, limit: int = 20) -> list[TickRecord]:
+        check_limit(limit)
+        with self._lock:
+            return self._schedules.ticks(schedule, limit)
+
+    def _enqueue_ticks(self, jobs: Sequence[NewJob]) -> list[UUID]:
+        """A job that is there under the id of a tick is its job, whatever has become of the schedule since."""
+        fresh = [new for new in jobs if new.id not in self._jobs]
+        found = {new.id: answer.id for new, answer in zip(fresh, self._enqueue(fresh), strict=True)}
+        return [found.get(new.id, new.id) for new in jobs]
+
+    def _state(self, id: UUID) -> JobState | None:
+        return self._jobs[id].state if id in self._jobs else None
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -36,6 +36,7 @@ pytest.register_assert_rewrite(
             "prune",
             "queues",
             "reading",
+            "schedules",
             "settle",
             "steering",
             "tick",
@@ -57,6 +58,7 @@ from holdfast.testing.store_contract.progress import ProgressContract
 from holdfast.testing.store_contract.prune import PruneContract
 from holdfast.testing.store_contract.queues import QueueContract, TaskContract
 from holdfast.testing.store_contract.reading import ReadingContract
+from holdfast.testing.store_contract.schedules import ScheduleContract
 from holdfast.testing.store_contract.settle import SettleContract
 from holdfast.testing.store_contract.steering import SteeringContract
 from holdfast.testing.store_contract.tick import TickContract
@@ -81,6 +83,7 @@ class StoreContract(
     WorkerContract,
     QueueContract,
     TaskContract,
+    ScheduleContract,
     ReadingContract,
     ChangeContract,
     LifetimeContract,
