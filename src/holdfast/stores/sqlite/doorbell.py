@@ -32,8 +32,9 @@ _LETTERS = {
     HintKind.CONTROL: "p",
     HintKind.ROOM: "r",
     HintKind.LATER: "l",
+    HintKind.SCHEDULES: "s",
 }
-_ALWAYS_RUNG = frozenset({HintKind.CANCEL, HintKind.CONTROL})
+_ALWAYS_RUNG = frozenset({HintKind.CANCEL, HintKind.CONTROL, HintKind.SCHEDULES})
 """What nobody does in a transaction of their own: the ring says all there is to say."""
 _MOST_IDS = 200
 _LARGEST = 16_384

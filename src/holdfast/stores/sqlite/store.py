@@ -19,10 +19,12 @@ from holdfast.job import Attempt, ClaimedJob, Delivery, JobRecord, NewJob
 from holdfast.lifecycle import Complete
 from holdfast.liveness import Sighting
 from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
+from holdfast.schedule import Fired, Firing, Plan, ScheduleRecord, TickRecord
 from holdfast.span import Span, parse_span
 from holdfast.store import (
     WORKER_RETENTION,
     Beaten,
+    DueSchedules,
     Enqueued,
     Filter,
     Held,
@@ -38,6 +40,7 @@ from holdfast.store import (
     QueueRecord,
     Retention,
     Ruling,
+    ScheduleChange,
     Settled,
     Settlement,
     TaskDefinition,
@@ -50,7 +53,7 @@ from holdfast.store import (
 from holdfast.stores import decisions
 from holdfast.stores.decisions import Changes
 from holdfast.stores.hints import HintHub
-from holdfast.stores.sqlite import rows
+from holdfast.stores.sqlite import rows, scheduling
 from holdfast.stores.sqlite.borrowed import enqueue_on
 from holdfast.stores.sqlite.connection import Connection
 from holdfast.stores.sqlite.desk import Bench
@@ -551,6 +554,35 @@ class SqliteStore:
             return published
         wanted = set(names)
         return [task for task in published if wanted & {task.definition.name, *task.definition.aliases}]
+
+    # ── schedules ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def declare_schedules(self, plans: Mapping[str, Plan], code_age: timedelta | None = None) -> None:
+        if plans:
+            await self._writer.run(Operation(lambda it: scheduling.declare(it, plans, code_age)))
+
+    async def schedules(self, names: Sequence[str] | None = None) -> list[ScheduleRecord]:
+        await self.open()
+        return await self._reader.read(lambda connection: scheduling.schedules(connection, names))
+
+    async def change_schedule(self, name: str, change: ScheduleChange) -> ScheduleRecord | None:
+        return await self._writer.run(Operation(lambda it: scheduling.change(it, name, change)))
+
+    async def due_schedules(self, limit: int) -> DueSchedules:
+        check_limit(limit)
+        await self.open()
+        now = self._clock.now()
+        return await self._reader.read(lambda connection: scheduling.due(connection, limit, now))
+
+    async def fire(self, firings: Sequence[Firing]) -> list[Fired]:
+        number = sum(len(firing.jobs) for firing in firings)
+        check_batch(number)
+        return await self._writer.run(Operation(lambda it: scheduling.fire(it, firings), weight=number))
+
+    async def ticks(self, schedule: str, limit: int = 20) -> list[TickRecord]:
+        check_limit(limit)
+        await self.open()
+        return await self._reader.read(lambda connection: scheduling.ticks(connection, schedule, limit))
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -120,3 +120,22 @@ create table holdfast_tasks (
     published_at integer not null,
     code_from    integer not null -- when the code was started that it comes from
 ) without rowid;
+
+-- What is to be enqueued again and again, and where it stands: next_tick, unless nobody has declared it since
+-- orphaned_at. All of it is in the record, as JSON.
+create table holdfast_schedules (
+    name        text    primary key,
+    next_tick   integer,
+    orphaned_at integer,
+    record      text    not null
+) without rowid;
+
+create index holdfast_schedules_due on holdfast_schedules (next_tick) where next_tick is not null;
+
+-- The last ticks that made a job, one row for each.
+create table holdfast_ticks (
+    schedule text    not null,
+    tick     integer not null,
+    job      blob    not null,
+    primary key (schedule, tick)
+) without rowid;

@@ -1,0 +1,1 @@
+delete from holdfast_ticks where schedule = ?

@@ -1,0 +1,3 @@
+insert into holdfast_ticks (schedule, tick, job)
+values /*rows*/(?, ?, ?)/*rows*/
+on conflict (schedule, tick) do nothing
