@@ -43,6 +43,7 @@ INDEXES: Final = {
     "end_work": {"jobs_active"},
     "find_keys": {"keys_pkey"},
     "held": {"jobs_pkey", "jobs_active"},
+    "known_jobs": {"jobs_pkey"},
     "lock_active_of_worker": {"jobs_pkey", "jobs_active"},
     "lock_by_id": {"jobs_pkey"},
     "lock_expired": {"jobs_expiring"},
@@ -59,7 +60,9 @@ INDEXES: Final = {
     "select_by_id": {"jobs_pkey"},
     "select_finished": {"jobs_pkey"},
     "select_unannounced": {"jobs_unannounced"},
+    "ticks": {"jobs_pkey"},
     "trim_history": {"failures_of_job", "failures_pkey"},
+    "unfinished_ticks": {"jobs_pkey"},
     "workers": {"jobs_active"},
 }
 """What each statement may read of the tables that grow. Those that are not named don't touch them."""

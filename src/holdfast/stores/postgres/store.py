@@ -23,9 +23,11 @@ from holdfast.clock import Clock
 from holdfast.job import Attempt, ClaimedJob, JobRecord, NewJob
 from holdfast.liveness import Sighting
 from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
+from holdfast.schedule import Fired, Firing, Plan, ScheduleRecord, TickRecord
 from holdfast.store import (
     WORKER_RETENTION,
     Beaten,
+    DueSchedules,
     Enqueued,
     Filter,
     Held,
@@ -41,6 +43,7 @@ from holdfast.store import (
     QueueRecord,
     Retention,
     Ruling,
+    ScheduleChange,
     Settled,
     Settlement,
     TaskDefinition,
@@ -52,7 +55,7 @@ from holdfast.store import (
 )
 from holdfast.stores import decisions
 from holdfast.stores.decisions import Changes
-from holdfast.stores.postgres import rows
+from holdfast.stores.postgres import rows, scheduling
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.beating import Beating
 from holdfast.stores.postgres.claiming import Claiming
@@ -451,6 +454,33 @@ class PostgresStore:
             return published
         wanted = set(names)
         return [task for task in published if wanted & {task.definition.name, *task.definition.aliases}]
+
+    # ── schedules ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def declare_schedules(self, plans: Mapping[str, Plan], code_age: timedelta | None = None) -> None:
+        if plans:
+            await self._transact(lambda it: scheduling.declare(it, plans, code_age))
+
+    async def schedules(self, names: Sequence[str] | None = None) -> list[ScheduleRecord]:
+        wanted = None if names is None else list(names)
+        return scheduling.records(await self._fetch(statement("schedules"), wanted))
+
+    async def change_schedule(self, name: str, change: ScheduleChange) -> ScheduleRecord | None:
+        # Done twice, it might be refused the second time.
+        return await self._transact(lambda it: scheduling.change(it, name, change), is_repeatable=False)
+
+    async def due_schedules(self, limit: int) -> DueSchedules:
+        (row,) = await self._fetch(statement("due_schedules"), self._microseconds, check_limit(limit))
+        return scheduling.due(row)
+
+    async def fire(self, firings: Sequence[Firing]) -> list[Fired]:
+        jobs = [new for firing in firings for new in firing.jobs]
+        check_batch(len(jobs))
+        check_size(jobs)
+        return await self._transact(lambda it: scheduling.fire(it, firings)) if firings else []
+
+    async def ticks(self, schedule: str, limit: int = 20) -> list[TickRecord]:
+        return scheduling.ticks(await self._fetch(statement("ticks"), schedule, check_limit(limit)))
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -164,6 +164,25 @@ create table holdfast.tasks (
     code_from    bigint  not null -- when the code was started that it comes from
 );
 
+-- What is to be enqueued again and again, and where it stands: next_tick, unless nobody has declared it since
+-- orphaned_at. All of it is in the record, as JSON.
+create table holdfast.schedules (
+    name        text   primary key,
+    next_tick   bigint,
+    orphaned_at bigint,
+    record      text   not null
+) with (fillfactor = 50);
+
+create index schedules_due on holdfast.schedules (next_tick) where next_tick is not null;
+
+-- The last ticks that made a job, one row for each.
+create table holdfast.ticks (
+    schedule text   not null,
+    tick     bigint not null,
+    job      uuid   not null,
+    primary key (schedule, tick)
+);
+
 -- Enqueuing: one function that takes text, so that every driver and every language can call it.
 
 create type holdfast.new_job as (

@@ -1,0 +1,1 @@
+select id from holdfast.jobs where id = any ($1::uuid[])
