@@ -1,0 +1,190 @@
+"""Gates: what jobs under a limit are claimed through. Each knows how much room it has, and when it will have some.
+
+What waits at gates stands in lines: see traffic.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+ANY_NUMBER: Final = 1_000_000_000
+_BUCKETS: Final = 60
+"""A window is remembered in so many parts, each of which is taken to have come at its end."""
+_SLACK: Final = 64
+"""A window is taken to be a 64th longer than it is: for the moment between a job's claim and its start."""
+
+
+class GateKind(IntEnum):
+    """Which rule a gate keeps."""
+
+    LIMIT = 1
+    """So many at work at once. A job holds a place from its claim until it is settled."""
+    RATE = 2
+    """So many claims in a window."""
+    ORDER = 3
+    """One unfinished job that has been claimed; nobody else until it has ended."""
+    FAIR = 4
+    """No bound: its lines take turns as if they were one."""
+
+
+class GateRule(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, array_like=True):
+    """A gate as a new job names it."""
+
+    kind: GateKind
+    name: str
+    key: str
+    most: int = 1
+    per: int = 0
+    """Microseconds."""
+    is_blocking: bool = False
+
+    @property
+    def id(self) -> UUID:
+        return _id_of(("gate", int(self.kind), self.name, self.key))
+
+
+class LineRule(msgspec.Struct, frozen=True, gc=False, array_like=True):
+    """Under which rules a new job stands; at most one of each kind."""
+
+    gates: tuple[GateRule, ...]
+
+    def of(self, kind: GateKind) -> GateRule | None:
+        return next((gate for gate in self.gates if gate.kind is kind), None)
+
+    def id_for(self, queue: str, priority: int) -> UUID:
+        """The line of those with these very rules. In an order, priority does not count."""
+        rank = -1 if self.of(GateKind.ORDER) else priority
+        rules = [(int(gate.kind), gate.name, gate.key) for gate in self.gates]
+        return _id_of(("line", queue, rank, sorted(rules)))
+
+
+def _id_of(name: Any) -> UUID:
+    return UUID(bytes=hashlib.blake2b(msgspec.json.encode(name), digest_size=16).digest())
+
+
+class Gate(msgspec.Struct, frozen=True):
+    """A gate as the store keeps it."""
+
+    id: UUID
+    kind: GateKind
+    name: str
+    key: str
+    declared: int = 1
+    """How many, as the code says."""
+    override: int | None = None
+    """How many, as somebody has set it since."""
+    per: int = 0
+    is_blocking: bool = False
+    held: int = 0
+    """Of a limit: the places that are taken."""
+    holder: UUID | None = None
+    """Of an order: the job that runs, or will run again."""
+    log: tuple[tuple[int, int], ...] = ()
+    """Of a rate: when how many were claimed."""
+    next_at: int | None = None
+    """Of a rate, when lines are parked at it: when it will have room."""
+    turn: int = 0
+    """Of a tenant: the turn of the last of its lines."""
+
+    @property
+    def most(self) -> int:
+        return self.declared if self.override is None else self.override
+
+
+def made(rule: GateRule) -> Gate:
+    return Gate(rule.id, rule.kind, rule.name, rule.key, rule.most, per=rule.per, is_blocking=rule.is_blocking)
+
+
+def declared(gate: Gate, rule: GateRule) -> Gate:
+    """What the code says now."""
+    return replace(gate, declared=rule.most, per=rule.per, is_blocking=rule.is_blocking)
+
+
+def room(gate: Gate, now: int) -> int:
+    """How many more may be claimed through it. An order lets its holder through, and nobody else: see `heads`."""
+    match gate.kind:
+        case GateKind.LIMIT:
+            return max(0, gate.most - gate.held)
+        case GateKind.RATE:
+            return max(0, gate.most - sum(count for _, count in _recent(gate, now)))
+        case GateKind.ORDER:
+            return 1
+        case GateKind.FAIR:
+            return ANY_NUMBER
+
+
+def taken(gate: Gate, jobs: Sequence[UUID], now: int) -> Gate:
+    """After these jobs were claimed through it."""
+    if not jobs:
+        return gate
+    match gate.kind:
+        case GateKind.LIMIT:
+            return replace(gate, held=gate.held + len(jobs))
+        case GateKind.RATE:
+            return replace(gate, log=_logged(gate, len(jobs), now))
+        case GateKind.ORDER:
+            return replace(gate, holder=jobs[-1])
+        case GateKind.FAIR:
+            return gate
+
+
+def opens_at(gate: Gate, now: int) -> int | None:
+    """When a rate has room again, if nothing is claimed meanwhile; None if it has some."""
+    if gate.kind is not GateKind.RATE or room(gate, now):
+        return None
+    left = gate.most
+    opening = now
+    # The youngest that must be over before there is one place.
+    for at, count in sorted(_recent(gate, now), reverse=True):
+        left -= count
+        opening = at + _window(gate)
+        if left <= 0:
+            break
+    return max(opening, now + 1)
+
+
+def _window(gate: Gate) -> int:
+    return gate.per + gate.per // _SLACK
+
+
+def _recent(gate: Gate, now: int) -> list[tuple[int, int]]:
+    return [(at, count) for at, count in gate.log if at > now - _window(gate)]
+
+
+def _logged(gate: Gate, count: int, now: int) -> tuple[tuple[int, int], ...]:
+    """One entry for each part of the window, at the time of the last claim in it: so it is never forgotten too soon."""
+    recent = _recent(gate, now)
+    width = max(1, gate.per // _BUCKETS)
+    if recent and recent[-1][0] // width == now // width:
+        at, before = recent.pop()
+        return (*recent, (max(at, now), before + count))
+    while len(recent) > _BUCKETS + 2:  # after a clock was set back
+        (one, first), (other, second), *rest = recent
+        recent = [(max(one, other), first + second), *rest]
+    return (*recent, (now, count))
+
+
+def vacated(gate: Gate, job: UUID, *, was_active: bool, is_over: bool) -> Gate:
+    """After a job has left a worker's hands, or has come to its end.
+
+    `is_over`: it will not run again, or not before somebody wants it to. A dead one blocks an order that says so.
+    """
+    if gate.kind is GateKind.LIMIT and was_active:
+        return replace(gate, held=max(0, gate.held - 1))
+    if gate.kind is GateKind.ORDER and is_over and gate.holder == job:
+        return replace(gate, holder=None)
+    return gate
+
+
+def to_open(gate: Gate, now: int) -> int:
+    """How many of the lines that are parked at it have something to try for."""
+    if gate.kind is GateKind.ORDER:
+        return 1 if gate.holder is None else 0
+    return room(gate, now)

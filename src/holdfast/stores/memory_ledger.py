@@ -1,0 +1,69 @@
+"""Lines and gates in dictionaries: what the memory store keeps of traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from uuid import UUID
+
+from holdfast.gates import Gate
+from holdfast.traffic import Line, LineState
+
+
+class MemoryLedger:
+    """`ready_in` gives the ready jobs of a line, the next one first."""
+
+    def __init__(self, ready_in: Callable[[UUID], Sequence[UUID]]) -> None:
+        self._ready_in = ready_in
+        self._lines: dict[UUID, Line] = {}
+        self._gates: dict[UUID, Gate] = {}
+
+    def lines(self, ids: Iterable[UUID]) -> dict[UUID, Line]:
+        return {id: self._lines[id] for id in ids if id in self._lines}
+
+    def gates(self, ids: Iterable[UUID]) -> dict[UUID, Gate]:
+        return {id: self._gates[id] for id in ids if id in self._gates}
+
+    def open_lines(self, queue: str, priority: int, most: int) -> list[Line]:
+        mine = [line for line in self._open() if line.queue == queue and line.priority == priority]
+        return sorted(mine, key=lambda line: (line.turn, line.id))[:most]
+
+    def open_priorities(self, queue: str) -> set[int]:
+        return {line.priority for line in self._open() if line.queue == queue}
+
+    def parked(self, wanted: Mapping[UUID, int]) -> list[Line]:
+        found: list[Line] = []
+        for gate, most in wanted.items():
+            mine = [line for line in self._lines.values() if line.parked_at == gate]
+            found += sorted(mine, key=lambda line: (-line.priority, line.turn, line.id))[:most]
+        return found
+
+    def current_turns(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        turns: dict[tuple[str, int], int] = {}
+        wanted = set(places)
+        for line in self._open():
+            place = line.queue, line.priority
+            if place in wanted:
+                turns[place] = min(line.turn, turns.get(place, line.turn))
+        return turns
+
+    def ready(self, lines: Sequence[UUID], most: int) -> dict[UUID, list[UUID]]:
+        return {id: list(self._ready_in(id)[:most]) for id in lines}
+
+    def due_gates(self, now: int) -> dict[UUID, Gate]:
+        return {id: gate for id, gate in self._gates.items() if gate.next_at is not None and gate.next_at <= now}
+
+    def next_at(self) -> int | None:
+        return min((gate.next_at for gate in self._gates.values() if gate.next_at is not None), default=None)
+
+    def save(self, lines: Iterable[Line], gates: Iterable[Gate]) -> None:
+        self._lines |= {line.id: line for line in lines}
+        self._gates |= {gate.id: gate for gate in gates}
+
+    def all_gates(self) -> list[Gate]:
+        return list(self._gates.values())
+
+    def all_lines(self) -> list[Line]:
+        return list(self._lines.values())
+
+    def _open(self) -> list[Line]:
+        return [line for line in self._lines.values() if line.state is LineState.OPEN]

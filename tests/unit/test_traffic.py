@@ -1,0 +1,237 @@
+"""Traffic: no gate is passed by more than it lets through, nobody is forgotten, and everybody gets his turn."""
+
+from __future__ import annotations
+
+from collections import Counter
+from uuid import UUID
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from holdfast import traffic
+from holdfast.gates import GateKind, GateRule, LineRule, to_open
+from holdfast.stores.memory_ledger import MemoryLedger
+from holdfast.traffic import Departure, LineState, lines_share
+
+SECOND = 1_000_000
+QUEUE = "q"
+
+
+class World:
+    """Jobs in lines, without a store around them."""
+
+    def __init__(self) -> None:
+        self.ready: dict[UUID, list[UUID]] = {}
+        self.line_of: dict[UUID, UUID] = {}
+        self.rule_of: dict[UUID, LineRule] = {}
+        self.active: dict[UUID, None] = {}
+        self.resting: dict[UUID, None] = {}
+        """They have run, and will run again, but not now."""
+        self.starts: list[tuple[int, UUID]] = []
+        self.ledger = MemoryLedger(lambda line: self.ready.get(line, []))
+        self.now = 10**15
+        self.last = 0
+
+    def enqueue(self, rule: LineRule, priority: int = 5) -> UUID:
+        self.last += 1
+        job = UUID(int=self.last)
+        line = rule.id_for(QUEUE, priority)
+        self.line_of[job], self.rule_of[job] = line, rule
+        traffic.enter(self.ledger, [(rule, QUEUE, priority)])
+        self.ready.setdefault(line, []).append(job)
+        traffic.wake(self.ledger, [line])
+        return job
+
+    def claim(self, slots: int, *, most_rated: int | None = None) -> list[UUID]:
+        found: list[UUID] = []
+        for priority in sorted(self.ledger.open_priorities(QUEUE), reverse=True):
+            jobs = traffic.claim(self.ledger, QUEUE, priority, slots - len(found), self.now, most_rated=most_rated)
+            for job in jobs:
+                self.ready[self.line_of[job]].remove(job)
+                self.active[job] = None
+                self.starts.append((self.now, job))
+            found += jobs
+        return found
+
+    def end(self, job: UUID, *, is_over: bool = True, is_dead: bool = False) -> None:
+        del self.active[job]
+        if not is_over:
+            self.resting[job] = None
+        departure = Departure(job, self.line_of[job], was_active=True, is_over=is_over, is_dead=is_dead)
+        traffic.leave(self.ledger, [departure], self.now)
+
+    def rouse(self, job: UUID) -> None:
+        del self.resting[job]
+        line = self.line_of[job]
+        self.ready[line].insert(0, job)
+        traffic.wake(self.ledger, [line])
+
+    def drop(self, job: UUID) -> None:
+        """It is cancelled while it waits."""
+        line = self.line_of[job]
+        self.ready[line].remove(job)
+        traffic.leave(self.ledger, [Departure(job, line, was_active=False, is_over=True)], self.now)
+
+    def advance(self, by: int) -> None:
+        self.now += by
+        traffic.ripen(self.ledger, self.ledger.due_gates(self.now), self.now)
+
+    def check(self) -> None:
+        gates = {gate.id: gate for gate in self.ledger.all_gates()}
+        trying = Counter(id for line in self.ledger.all_lines() if line.state is LineState.OPEN for id in line.gates)
+        for line in self.ledger.all_lines():
+            if self.ready.get(line.id):
+                assert line.state is not LineState.CLOSED, "it has been forgotten"
+            if line.state is LineState.PARKED:
+                assert line.parked_at is not None
+                gate = gates[line.parked_at]
+                is_waiting_for_its_time = gate.next_at is not None
+                assert is_waiting_for_its_time or trying[gate.id] >= to_open(gate, self.now), "nobody uses the room"
+        held = Counter(gate.id for job in self.active for gate in self.rule_of[job].gates)
+        for gate in gates.values():
+            if gate.kind is GateKind.LIMIT:
+                assert gate.held == held[gate.id] <= gate.most
+            if gate.kind is GateKind.ORDER:
+                assert held[gate.id] <= 1
+
+
+LIMITS = st.integers(0, 2).map(lambda key: GateRule(GateKind.LIMIT, "task", f"l{key}", key + 1))
+RATES = st.integers(0, 1).map(lambda key: GateRule(GateKind.RATE, "task", f"r{key}", 3, SECOND))
+ORDERS = st.integers(0, 3).map(lambda key: GateRule(GateKind.ORDER, "task", f"o{key}", is_blocking=key == 3))
+TENANTS = st.integers(0, 2).map(lambda key: GateRule(GateKind.FAIR, "", f"t{key}"))
+
+
+@st.composite
+def rules(draw: st.DrawFn) -> LineRule:
+    kinds = draw(st.lists(st.sampled_from([LIMITS, RATES, ORDERS, TENANTS]), min_size=1, max_size=4, unique=True))
+    return LineRule(tuple(draw(kind) for kind in kinds))
+
+
+class AnyTraffic(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.world = World()
+
+    @rule(line=rules(), priority=st.sampled_from([2, 5]), number=st.integers(1, 4))
+    def enqueue(self, line: LineRule, priority: int, number: int) -> None:
+        for _ in range(number):
+            self.world.enqueue(line, priority)
+
+    @rule(slots=st.integers(1, 8), most_rated=st.none() | st.integers(0, 3))
+    def claim(self, slots: int, most_rated: int | None) -> None:
+        assert len(self.world.claim(slots, most_rated=most_rated)) <= slots
+
+    @precondition(lambda self: self.world.active)
+    @rule(data=st.data(), end=st.sampled_from(["done", "rest", "dead"]))
+    def end(self, data: st.DataObject, end: str) -> None:
+        job = data.draw(st.sampled_from(list(self.world.active)))
+        self.world.end(job, is_over=end != "rest", is_dead=end == "dead")
+
+    @precondition(lambda self: self.world.resting)
+    @rule(data=st.data())
+    def rouse(self, data: st.DataObject) -> None:
+        self.world.rouse(data.draw(st.sampled_from(list(self.world.resting))))
+
+    @precondition(lambda self: any(self.world.ready.values()))
+    @rule(data=st.data())
+    def drop(self, data: st.DataObject) -> None:
+        waiting = [job for jobs in self.world.ready.values() for job in jobs]
+        self.world.drop(data.draw(st.sampled_from(waiting)))
+
+    @rule(by=st.integers(1, SECOND))
+    def advance(self, by: int) -> None:
+        self.world.advance(by)
+
+    @invariant()
+    def holds(self) -> None:
+        self.world.check()
+
+    def teardown(self) -> None:
+        """Whatever happened: in the end everything runs, but what stands behind a dead job that blocks."""
+        world = self.world
+        idle = 0
+        while idle < 2:
+            world.advance(SECOND + SECOND // 32)
+            for job in list(world.resting):
+                world.rouse(job)
+            idle = 0 if world.claim(50) else idle + 1
+            for job in list(world.active):
+                world.end(job)
+        blocked = {
+            gate.id for gate in world.ledger.all_gates() if gate.kind is GateKind.ORDER and gate.holder is not None
+        }
+        for jobs in world.ready.values():
+            for job in jobs:
+                assert any(gate.id in blocked for gate in world.rule_of[job].gates)
+
+
+TestAnyTraffic = AnyTraffic.TestCase
+TestAnyTraffic.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+
+
+# ── fairness ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def tenant(name: str, order: str | None = None) -> LineRule:
+    fair = GateRule(GateKind.FAIR, "", name)
+    return LineRule((fair,) if order is None else (fair, GateRule(GateKind.ORDER, "task", order)))
+
+
+@given(st.integers(1, 7))
+def test_a_tenant_with_many_jobs_does_not_starve_one_with_few(slots: int) -> None:
+    world = World()
+    for _ in range(200):
+        world.enqueue(tenant("large"))
+    world.claim(20)
+    small = [world.enqueue(tenant("small")) for _ in range(10)]
+    started: list[UUID] = []
+    while not set(small) <= set(started):
+        started += world.claim(slots)
+    assert len(started) <= 2 * len(small) + slots
+
+
+@given(st.integers(1, 7))
+def test_many_lines_of_one_tenant_get_no_more_than_one_line_of_another(slots: int) -> None:
+    world = World()
+    for number in range(200):
+        world.enqueue(tenant("large", f"order {number}"))
+    small = [world.enqueue(tenant("small")) for _ in range(10)]
+    started: list[UUID] = []
+    while not set(small) <= set(started):
+        started += world.claim(slots)
+    assert len(started) <= 2 * len(small) + slots + 1
+
+
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=40), st.integers(1, 5))
+def test_an_order_is_kept_for_each_key_also_across_retries(keys: list[str], slots: int) -> None:
+    world = World()
+    expected: dict[str, list[UUID]] = {}
+    for key in keys:
+        expected.setdefault(key, []).append(world.enqueue(LineRule((GateRule(GateKind.ORDER, "task", key),))))
+    ended: dict[str, list[UUID]] = {}
+    tries: Counter[UUID] = Counter()
+    while any(world.ready.values()) or world.resting:
+        for job in world.claim(slots):
+            key = world.rule_of[job].gates[0].key
+            assert expected[key][len(ended.get(key, []))] == job
+            tries[job] += 1
+            is_over = tries[job] > job.int % 3
+            world.end(job, is_over=is_over)
+            if is_over:
+                ended.setdefault(key, []).append(job)
+        for job in list(world.resting):
+            world.rouse(job)
+    assert ended == expected
+
+
+@given(st.integers(0, 20), st.integers(0, 20), st.integers(0, 20), st.booleans())
+def test_slots_are_shared_so_that_neither_kind_starves_and_none_is_wasted(
+    slots: int, plain: int, lined: int, coin: bool
+) -> None:
+    share = lines_share(slots, plain, lined, coin)
+    rest = min(plain, slots - share)
+    assert 0 <= share <= min(slots, lined)
+    assert share + rest == min(slots, plain + lined)
+    assert share >= min(lined, slots // 2)
+    assert rest >= min(plain, slots // 2)
