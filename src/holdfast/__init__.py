@@ -23,6 +23,7 @@ from holdfast.errors import (
     QueueFull,
     ResultTimeout,
     RunningLoop,
+    ScheduleNotFound,
     SchemaMismatch,
     SchemaOutdated,
     SchemaTooNew,
@@ -41,6 +42,7 @@ from holdfast.namespaces import Done
 from holdfast.options import TaskDefaults, Unique
 from holdfast.outcome import Cancel, GiveUp, PoolFull, RateLimited, Snooze, TryAgain
 from holdfast.retry import Retry
+from holdfast.schedule import Plan, ScheduleRecord, TickRecord
 from holdfast.store import Page, Progress, Queue, QueueRecord, Retention, WorkerRecord
 from holdfast.task import AsyncTask, Call, SyncTask, Task
 
@@ -76,6 +78,7 @@ __all__ = [
     "OutcomeUnknown",
     "Page",
     "PayloadTooLarge",
+    "Plan",
     "PoolFull",
     "Progress",
     "Queue",
@@ -86,6 +89,8 @@ __all__ = [
     "Retention",
     "Retry",
     "RunningLoop",
+    "ScheduleNotFound",
+    "ScheduleRecord",
     "SchemaMismatch",
     "SchemaOutdated",
     "SchemaTooNew",
@@ -97,6 +102,7 @@ __all__ = [
     "SyncTask",
     "Task",
     "TaskDefaults",
+    "TickRecord",
     "TransactionLost",
     "TryAgain",
     "Unique",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from inspect import iscoroutinefunction
 from itertools import islice
 from pathlib import Path
@@ -24,8 +24,18 @@ from holdfast.ids import check_id
 from holdfast.installation import Installation
 from holdfast.job import NewJob
 from holdfast.namespaces import Dead, Jobs, Queues, Workers
-from holdfast.options import JobOptions, TaskDefaults, TaskOptions, check_job_options, check_task_options, check_texts
+from holdfast.options import (
+    JobOptions,
+    TaskDefaults,
+    TaskOptions,
+    check_job_options,
+    check_task_options,
+    check_texts,
+    refuse_unknown,
+)
+from holdfast.planning import CronOptions, EveryOptions, check_interval
 from holdfast.portal import refuse_on_a_loop
+from holdfast.schedules import Schedules
 from holdfast.sending import prepare
 from holdfast.signature import Signature
 from holdfast.span import Span, format_span, parse_span
@@ -34,6 +44,7 @@ from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite.installation import SqliteInstallation
 from holdfast.task import AsyncTask, BoundTaskDecorator, Call, SyncTask, Task, TaskDecorator, add_dead_handler
+from holdfast.timetable import ScheduleDecorator, Timetable
 from holdfast.worker.embedded import EmbeddedWorker
 from holdfast.worker.locating import locate
 from holdfast.worker.slots import DEFAULT_CONCURRENCY
@@ -85,6 +96,7 @@ class Holdfast:
         self.dead = Dead(self._engine)
         self.queues = Queues(self._engine)
         self.workers = Workers(self._engine)
+        self.schedules = Schedules(self._engine)
 
     def __repr__(self) -> str:
         return f"<Holdfast {without_secrets(self.url)}>"
@@ -138,6 +150,73 @@ class Holdfast:
         task: Task[Any, Any] = kind(self._engine, function, settings, signature, is_bound=bind)
         self._engine.register(task)
         return task
+
+    # ── schedules ────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    @overload
+    def cron(
+        self, expression: str, /, *, bind: Literal[True], **options: Unpack[CronOptions]
+    ) -> BoundTaskDecorator: ...
+    @overload
+    def cron(
+        self, expression: str, /, *, bind: Literal[False] = False, **options: Unpack[CronOptions]
+    ) -> ScheduleDecorator: ...
+
+    def cron(self, expression: str, /, *, bind: bool = False, **options: Any) -> Any:
+        """Enqueue a task by the clock: `@hf.cron("0 9 * * mon-fri", tz="Europe/Paris")`, or `"@daily"`.
+
+        It makes a function a task, and takes its options too; or it schedules a task that is there, and then `name`,
+        `queue` and `priority` are the schedule's. `args` are the arguments, unless all have defaults.
+        """
+        refuse_unknown(options, CronOptions, "cron()")
+        return self._scheduled({"cron": expression}, bind, options)
+
+    @overload
+    def every(
+        self, interval: Span | None = None, /, *, bind: Literal[True], **options: Unpack[EveryOptions]
+    ) -> BoundTaskDecorator: ...
+    @overload
+    def every(
+        self, interval: Span | None = None, /, *, bind: Literal[False] = False, **options: Unpack[EveryOptions]
+    ) -> ScheduleDecorator: ...
+
+    def every(self, interval: Span | None = None, /, *, bind: bool = False, **options: Any) -> Any:
+        """Enqueue a task at an interval, `@hf.every("5m")` or `@hf.every(minutes=5)`: whenever it divides the time
+        since 1970 in UTC. The rest is as with `cron`.
+        """
+        refuse_unknown(options, EveryOptions, "every()")
+        timing = {"every": check_interval(interval, options)}
+        parts = ("days", "hours", "minutes", "seconds")
+        return self._scheduled(timing, bind, {name: options[name] for name in options if name not in parts})
+
+    @overload
+    def at(
+        self, moment: datetime | str, /, *, bind: Literal[True], **options: Unpack[CronOptions]
+    ) -> BoundTaskDecorator: ...
+    @overload
+    def at(
+        self, moment: datetime | str, /, *, bind: Literal[False] = False, **options: Unpack[CronOptions]
+    ) -> ScheduleDecorator: ...
+
+    def at(self, moment: datetime | str, /, *, bind: bool = False, **options: Any) -> Any:
+        """Enqueue a task once: `@hf.at("2026-12-31 23:59:59", tz="Europe/Paris")`. The rest is as with `cron`."""
+        refuse_unknown(options, CronOptions, "at()")
+        return self._scheduled({"at": moment}, bind, options)
+
+    def _scheduled(self, timing: Mapping[str, Any], bind: bool, options: Mapping[str, Any]) -> Any:
+        timetable = Timetable(timing, options)
+
+        def decorate(function: Callable[..., Any]) -> Task[Any, Any]:
+            if isinstance(function, Task):
+                timetable.declare_further(self._engine, function)
+                return function
+            task = self._make_task(function, bind, timetable.task_options)
+            timetable.declare(self._engine, task)
+            return task
+
+        return decorate
+
+    # ── working ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def worker(
         self,

@@ -17,6 +17,7 @@ from holdfast.context import current
 from holdfast.errors import (
     ConfigurationError,
     DuplicateTask,
+    InvalidOption,
     QueueFull,
     ResultTimeout,
     UnknownTask,
@@ -27,6 +28,7 @@ from holdfast.hooks import Hooks
 from holdfast.ids import Ids
 from holdfast.job import FINAL, JobRecord, NewJob, Stage
 from holdfast.portal import Portal, refuse_on_a_loop
+from holdfast.schedule import Plan
 from holdfast.span import format_span
 from holdfast.store import Enqueued, HintKind, PublishedTask, Queue, Store, TaskDefinition
 from holdfast.transaction import TaskTransaction
@@ -50,6 +52,16 @@ class RegisteredTask(Protocol):
     def definition(self) -> TaskDefinition: ...
 
 
+class RegisteredSchedule(Protocol):
+    """A schedule that the code declares."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def place(self) -> str: ...
+    def plan(self) -> Plan: ...
+
+
 class Engine:
     """One app's machinery in one process. Nothing is opened before it is used, and a fork starts anew."""
 
@@ -69,6 +81,7 @@ class Engine:
         self.code_since = clock.monotonic()
         """When this process, or the one it was forked from, has imported the app."""
         self.tasks: dict[str, RegisteredTask] = {}
+        self.schedules: dict[str, RegisteredSchedule] = {}
         self.hooks = Hooks()
         self._make_store = make_store
         self.queues = tuple(queues)
@@ -94,7 +107,8 @@ class Engine:
     ) -> Engine:
         """An engine with the same tasks, hooks and queues that nobody works for by himself."""
         other = Engine(make_store, clock, queues=self.queues, portal=portal, chance=chance)
-        other.tasks, other.hooks, other.is_unattended = self.tasks, self.hooks, True
+        other.tasks, other.schedules, other.hooks = self.tasks, self.schedules, self.hooks
+        other.is_unattended = True
         return other
 
     def change_places(self, other: Engine) -> None:
@@ -179,19 +193,36 @@ class Engine:
         for name in (task.name, *task.aliases):
             self.tasks[name] = task
 
+    def register_schedule(self, schedule: RegisteredSchedule) -> None:
+        """Make a schedule known under its name."""
+        other = self.schedules.get(schedule.name)
+        if other is not None:
+            raise InvalidOption(
+                f"Two schedules are named {schedule.name!r}: of the task at {other.place}, and of the one at "
+                f"{schedule.place}. Give one of them name=…."
+            )
+        self.schedules[schedule.name] = schedule
+
+    def plans(self) -> dict[str, Plan]:
+        """What the code says of its schedules, by name."""
+        return {name: self.schedules[name].plan() for name in sorted(self.schedules)}
+
     def definitions(self) -> list[TaskDefinition]:
         """What others must know of the tasks, each once, in the order of their names."""
         unique = {task.name: task for task in self.tasks.values()}
         return [unique[name].definition() for name in sorted(unique)]
 
     async def publish_tasks(self, code_since: float | None = None) -> None:
-        """Store the definitions of all tasks, for services that enqueue by name.
+        """Store the definitions of all tasks, for services that enqueue by name, and declare the schedules.
 
         Those of younger code stay, if it is told when this code was started, by the monotonic clock.
         """
         store = await self.ready()
         age = None if code_since is None else timedelta(seconds=max(self.clock.monotonic() - code_since, 0.0))
+        plans = self.plans()
         await store.publish_tasks(self.definitions(), age)
+        if plans:
+            await store.declare_schedules(plans, age)
 
     async def published(self, name: str) -> PublishedTask:
         """The stored definition of a task; UnknownTask if there is none."""

@@ -81,7 +81,11 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
             return f"every {format_span(self.every)}"
         return f"at {self.at.isoformat() if self.at else ''}"
 
+    def __repr__(self) -> str:
+        return f"<Plan {self.task} {self.in_words}>"  # arguments may be secret
+
     def has_timing_of(self, other: Plan) -> bool:
+        """Whether both fire at the same ticks, as they are written."""
         return (self.cron, self.every, self.at, self.tz) == (other.cron, other.every, other.at, other.tz)
 
 
@@ -149,6 +153,10 @@ class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     skipped: int = 0
     last_skipped: datetime | None = None
 
+    def __repr__(self) -> str:
+        state = "removed" if self.is_removed else "paused" if self.is_paused else f"next {self.next_tick}"
+        return f"<ScheduleRecord {self.name} {self.plan.in_words} {state}>"
+
     @property
     def plan(self) -> Plan:
         """What is in force."""
@@ -174,6 +182,7 @@ class ScheduleRecord(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return None if self.declared_at is None else self.declared_at + ORPHANED_AFTER
 
     def is_orphaned(self, now: datetime) -> bool:
+        """Whether it makes no jobs because no worker has declared it for a while."""
         return self.orphaned_at is not None and self.orphaned_at <= now
 
     def next_ticks(self, number: int) -> list[datetime]:

@@ -108,6 +108,11 @@ class Signature:
         self._types: _Types | None = None
 
     @property
+    def required(self) -> tuple[str, ...]:
+        """Those of its arguments that have no default."""
+        return tuple(name for name, parameter in self._known.items() if parameter.default is _EMPTY)
+
+    @property
     def accepts_extra(self) -> bool:
         """Whether the task takes `**kwargs`, and so arguments of any name."""
         return self._extra is not None

@@ -48,6 +48,7 @@ PUBLIC = [
     "OutcomeUnknown",
     "Page",
     "PayloadTooLarge",
+    "Plan",
     "PoolFull",
     "Progress",
     "Queue",
@@ -58,6 +59,8 @@ PUBLIC = [
     "Retention",
     "Retry",
     "RunningLoop",
+    "ScheduleNotFound",
+    "ScheduleRecord",
     "SchemaMismatch",
     "SchemaOutdated",
     "SchemaTooNew",
@@ -69,6 +72,7 @@ PUBLIC = [
     "SyncTask",
     "Task",
     "TaskDefaults",
+    "TickRecord",
     "TransactionLost",
     "TryAgain",
     "Unique",
@@ -94,7 +98,7 @@ CALLER_ERRORS = {  # API.md: "Errors a caller meets"
     "WrongDatabase",
 }
 
-NAMESPACES = ("jobs", "dead", "queues", "workers")
+NAMESPACES = ("jobs", "dead", "queues", "schedules", "workers")
 
 
 def public_objects() -> Iterator[tuple[str, Any]]:
@@ -165,7 +169,8 @@ def test_every_verb_with_input_and_output_has_an_async_form() -> None:
     app = holdfast.Holdfast("memory://")
     holders = [app, *(getattr(app, name) for name in NAMESPACES), app.job("019a0000-0000-7000-8000-000000000000")]
     # These do no I/O.
-    plain_only = {"task", "job", "on_startup", "on_shutdown", "middleware", "on_dead", "worker", "testing"}
+    plain_only = {"task", "cron", "every", "at", "job", "on_startup", "on_shutdown", "middleware", "on_dead"}
+    plain_only |= {"worker", "testing"}
     for holder in holders:
         verbs = {name for name in dir(holder) if name[0] != "_" and inspect.isroutine(getattr(holder, name))}
         coroutines = {name for name in verbs if inspect.iscoroutinefunction(getattr(holder, name))}

@@ -108,10 +108,12 @@ class Child:
             await line.flush()
             return CANT_START
         try:
-            code = hashlib.sha256(msgspec.json.encode(app.engine.definitions(), order="deterministic")).hexdigest()
+            plans = app.engine.plans()
+            said = msgspec.json.encode((app.engine.definitions(), plans), order="deterministic")
         except Exception as error:
             return await self._give_up(line, error)
-        line.say(Hello(app.url, app.place, sorted(app.engine.tasks), app.retention, code))
+        code = hashlib.sha256(said).hexdigest()
+        line.say(Hello(app.url, app.place, sorted(app.engine.tasks), app.retention, plans, code))
         go = await self._wait_for_go(line)
         if go is None:
             return 0

@@ -26,8 +26,10 @@ from holdfast.app import open_store
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError
 from holdfast.ids import Ids
+from holdfast.maintenance.herald import Declaration, Herald
 from holdfast.maintenance.pruner import Pruner
 from holdfast.maintenance.rescuer import Rescuer
+from holdfast.maintenance.scheduler import Scheduler
 from holdfast.maintenance.ticker import Ticker
 from holdfast.maintenance.undertaker import Undertaker
 from holdfast.outcome import Outcome
@@ -157,6 +159,8 @@ class Supervisor:
             Heartbeat(store, self._workers).run(),
             Rescuer(store, self._clock).run(),
             Ticker(store).run(),
+            Scheduler(store, self._clock, random.random).run(),
+            Herald(store, self._clock, self._declarations).run(),
             Undertaker(store).run(),
             Pruner(store).run(),
             self._guarded(self._watch),
@@ -175,6 +179,13 @@ class Supervisor:
 
     def _workers(self) -> list[Ward]:
         return [ward for ward in self._children if ward.is_working]
+
+    def _declarations(self) -> list[Declaration]:
+        """The schedules of all code that is at work here, which is mostly one."""
+        working = {ward.hello.code: ward for ward in self._workers() if ward.hello is not None}
+        return [
+            (ward.hello.schedules, self._code_since_of(ward)) for ward in working.values() if ward.hello is not None
+        ]
 
     def _on_signal(self) -> None:
         self._signals += 1

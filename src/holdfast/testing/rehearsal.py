@@ -16,6 +16,7 @@ from holdfast.engine import Engine
 from holdfast.errors import ConfigurationError, InvalidOption, RunningLoop
 from holdfast.handle import Job
 from holdfast.job import JobRecord, JobState
+from holdfast.maintenance.scheduler import Scheduler
 from holdfast.maintenance.undertaker import Undertaker
 from holdfast.portal import Portal
 from holdfast.span import Span
@@ -61,6 +62,7 @@ class Rehearsal:
         self._published = 0
         self._life: Life | None = None
         self._undertaker = Undertaker(lambda: engine.store)
+        self._scheduler = Scheduler(lambda: engine.store, clock, chance=lambda: 1.0)
         # A backoff is always waited in full, so that a test knows when the next attempt is due.
         self._other = engine.understudy(make_store, clock, Portal(Deckhand), chance=lambda: 1.0)
         if inline:
@@ -134,8 +136,18 @@ class Rehearsal:
         return self._clock.now()
 
     def advance(self, span: Span) -> datetime:
-        """Let time pass, and return what it is then. Nothing runs by that: `run_all` runs what has become due."""
-        return self._clock.advance(span)
+        """Let time pass, and return what it is then. Nothing runs by that: `run_all` runs what has become due.
+
+        Schedules fire, at once for all of that time, as if nobody had been there meanwhile: with `catchup="once"`, and
+        that is the default, a schedule makes one job. To see each of its ticks, advance from one to the next.
+        """
+        is_firing = self._is_entered and not self._is_left and bool(self._engine.schedules) and current.get() is None
+        if is_firing:
+            self._ask(self._declare())
+        now = self._clock.advance(span)
+        if is_firing:
+            self._ask(self._fire())
+        return now
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -187,9 +199,7 @@ class Rehearsal:
 
     async def _live(self, most: int) -> int:
         """Work until nothing is due, with another worker for each one that dies."""
-        if self._published != len(self._engine.tasks):
-            await self._engine.publish_tasks()
-            self._published = len(self._engine.tasks)
+        await self._declare()
         runs = 0
         while True:
             life = Life(self._engine, self._doom)
@@ -210,12 +220,29 @@ class Rehearsal:
             finally:
                 self._life = None
 
+    async def _declare(self) -> None:
+        """What a worker does when it starts; and of the schedules, now and then."""
+        engine = self._engine
+        number = len(engine.tasks) + len(engine.schedules)
+        if self._published != number:
+            await engine.publish_tasks()
+            self._published = number
+        elif engine.schedules:
+            await engine.store.declare_schedules(engine.plans())
+
+    async def _fire(self) -> None:
+        await self._declare()  # or they would be taken for orphans
+        while await self._scheduler.act() == 0.0:
+            pass
+
     async def _run_a_round(self, life: Life, most: int) -> bool:
         """Run one job of each queue, and return whether there was any."""
         store = self._engine.store
         while (tick := await store.tick()).ripened or tick.expired:
             pass
         while await self._undertaker.act() == 0.0:
+            pass
+        while await self._scheduler.act() == 0.0:
             pass
         were_there = [await self._run_next(life, queue.name, most) for queue in await store.queues()]
         return any(were_there)

@@ -26,8 +26,10 @@ from uuid import UUID
 from holdfast.engine import Engine
 from holdfast.errors import HoldfastError
 from holdfast.hooks import State
+from holdfast.maintenance.herald import Herald
 from holdfast.maintenance.pruner import Pruner
 from holdfast.maintenance.rescuer import Rescuer
+from holdfast.maintenance.scheduler import Scheduler
 from holdfast.maintenance.ticker import Ticker
 from holdfast.maintenance.undertaker import Undertaker
 from holdfast.span import Span, parse_span
@@ -219,10 +221,13 @@ class Keeper:
             self._answer(self._ended, None)
 
     def _services(self, store: Callable[[], Store]) -> list[Coroutine[Any, Any, None]]:
+        engine = self._engine
         return [
             Heartbeat(store, lambda: [self]).run(),
             Rescuer(store, self._engine.clock).run(),
             Ticker(store).run(),
+            Scheduler(store, engine.clock, engine.chance).run(),
+            Herald(store, engine.clock, lambda: [(engine.plans(), engine.code_since)]).run(),
             Undertaker(store).run(),
             Pruner(store).run(),
             self._watch(),

@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.schedule import Plan
 from holdfast.store import Retention
 
 _LONGEST: Final = 4 * 1024 * 1024
@@ -58,6 +59,8 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
     place: str
     tasks: list[str]
     retention: Retention
+    schedules: dict[str, Plan]
+    """What the code says of them."""
     code: str
     """Tells whether two children have the same tasks."""
 
