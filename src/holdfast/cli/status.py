@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from holdfast.errors import ConfigurationError, HoldfastError, JobNotFound, StoreUnavailable
+from holdfast.errors import (
+    ConfigurationError,
+    HoldfastError,
+    JobNotFound,
+    ScheduleNotFound,
+    StoreUnavailable,
+    UnknownTask,
+)
 from holdfast.loading import CantLoad
 
 
@@ -22,7 +29,7 @@ def status_of(error: HoldfastError) -> Status:
             return Status.FAILED
         case ConfigurationError():
             return Status.USAGE
-        case JobNotFound():
+        case JobNotFound() | ScheduleNotFound() | UnknownTask():
             return Status.NOT_FOUND
         case StoreUnavailable():
             return Status.UNREACHABLE

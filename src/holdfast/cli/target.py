@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from holdfast.app import find_installation
+from holdfast.app import Holdfast, find_installation
+from holdfast.errors import StoreUnavailable
 from holdfast.installation import Installation
 from holdfast.loading import load_app
 
@@ -30,6 +31,24 @@ def chosen_url(app: str | None, url: str | None) -> str | None:
     if app:
         return load_app(app).url
     return os.environ.get("HOLDFAST_URL")
+
+
+def chosen_app(app: str | None, url: str | None) -> Holdfast:
+    """The app that was named; or one without tasks, on the database that was named."""
+    named = app or (os.environ.get("HOLDFAST_APP") if url is None else None)
+    if named and url is None:
+        return load_app(named)
+    return Holdfast(chosen_url(app, url))
+
+
+async def refuse_without_tables(app: Holdfast) -> None:
+    """StoreUnavailable if there is nothing in its database yet: whoever asks a question does not want it created."""
+    installation = find_installation(app.url)
+    if not await installation.schema():
+        raise StoreUnavailable(
+            f"There is nothing of Holdfast's at {installation.place}. Start a worker, or run `holdfast db migrate`; or "
+            "name another database."
+        )
 
 
 def chosen_installation(app: str | None, url: str | None) -> Installation:
