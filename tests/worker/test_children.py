@@ -65,6 +65,20 @@ def test_a_child_that_uses_too_much_memory_is_replaced(client: Client) -> None:
         assert (job.record().runs, client.enqueue("quick", number=1).result("60s")) == (1, 1)
 
 
+def test_children_that_die_soon_but_have_done_something_are_replaced_without_a_pause(client: Client) -> None:
+    with Program(client.url, client.history, "-p", "1"):
+        (worker,) = client.working()
+        started = time.monotonic()
+        for _ in range(6):
+            client.enqueue("quick").result("60s")
+            os.kill(worker.pid, signal.SIGKILL)
+            (worker,) = until(
+                lambda killed=worker.pid: [each for each in client.workers() if each.pid != killed],  # type: ignore[misc]
+                "its replacement",
+            )
+        assert time.monotonic() - started < 25, "pauses that grow would have taken longer than that alone"
+
+
 # ── that can't start ─────────────────────────────────────────────────────────────────────────────────────────────────
 
 

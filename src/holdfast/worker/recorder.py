@@ -210,8 +210,12 @@ class Recorder:
     def turned(self, now: float, finished: int, overdue_at: float) -> None:
         """The event loop came round. `overdue_at`: when the first of the running jobs must be over."""
         _TIME.pack_into(self._buffer, _TURNED_AT, now)
-        _COUNT.pack_into(self._buffer, _FINISHED_AT, finished)
+        self.counted(finished)
         self._write_overdue(overdue_at)
+
+    def counted(self, finished: int) -> None:
+        """How many jobs this process has finished."""
+        _COUNT.pack_into(self._buffer, _FINISHED_AT, finished)
 
     def _write_overdue(self, overdue_at: float) -> None:
         self._overdue_at = overdue_at

@@ -265,6 +265,8 @@ class Station:
         job, pool = run.job, run.pool
         self._recorder.finished(run.slot)
         self.finished += 1
+        if self.finished == 1:
+            self._recorder.counted(1)  # if this process dies now, it has not died for nothing
         del self._running[run.slot]
         self._demand.finished(pool, was_short=run.place is not Place.PROCESS)
         if run.is_taken:
