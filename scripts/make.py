@@ -54,7 +54,9 @@ def test(arguments: list[str]) -> int:
 def crash(arguments: list[str]) -> int:
     """kill processes, for much longer than the tests do; ARGS goes to pytest"""
     os.environ["HOLDFAST_THOROUGH"] = "1"
-    return run([str(PYTHON), "-m", "pytest", "tests/crash", "tests/worker", "-rA", *arguments])
+    return run(
+        [str(PYTHON), "-m", "pytest", "-p", "tests.crash.tally", "tests/crash", "tests/worker", "-ra", *arguments]
+    )
 
 
 def check(_arguments: list[str]) -> int:

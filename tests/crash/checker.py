@@ -3,11 +3,13 @@
     lost       acknowledged, and not in the database
     stuck      in no final state, after everything has come to rest
     unfounded  completed, and no run of it ever ended well
+    stale      completed with the result of a run that another one had followed
     doubled    started again after it had reached a final state
     repeated   at-most-once, and started more than once
     charged    more attempts were charged than it has failed by itself
 
-Recovery is how long it took from the kill of a process until each job that ran in it ran again.
+Recovery is how long it took from the kill of a process until each job that ran in it ran again. What is promised of it
+depends on how much was killed.
 """
 
 from __future__ import annotations
@@ -15,15 +17,41 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
 from uuid import UUID
+
+import msgspec
 
 from holdfast.job import Delivery, JobRecord, JobState
 from tests.worker.history import Event
 
 KILL = "kill"
-"""What a test writes down with the pid of a process that it is about to kill."""
+"""What a test writes down with the pid of a process that it is about to kill, and with its fate."""
 _NOT_ITS_FAULT = ("CancelledError",)
 """With this a task ends that its worker has stopped."""
+
+
+class Fate(StrEnum):
+    """How much is killed, from little to much."""
+
+    CHILD = "child killed"
+    WORKER = "whole worker killed"
+    EVERYTHING = "everything killed"
+    """Nobody is left: how long it takes is up to who starts the next worker, and when."""
+    CUT_OFF = "cut off"
+    """Nobody sees it die, and its locks stay taken: a machine that is lost, a worker that was stopped."""
+
+
+PROMISED: Final = {Fate.CHILD: 1.0, Fate.WORKER: 5.0, Fate.EVERYTHING: math.inf, Fate.CUT_OFF: 35.0}
+"""Seconds."""
+PROMISES: Final = ("lost", "stuck", "unfounded", "stale", "doubled", "repeated", "charged")
+
+
+def quantile(times: Iterable[float], part: float) -> float:
+    """NaN if there is nothing."""
+    ordered = sorted(times)
+    return ordered[min(math.ceil(part * len(ordered)), len(ordered)) - 1] if ordered else math.nan
 
 
 @dataclass
@@ -35,30 +63,30 @@ class Findings:
     lost: list[UUID] = field(default_factory=list)
     stuck: list[UUID] = field(default_factory=list)
     unfounded: list[UUID] = field(default_factory=list)
+    stale: list[UUID] = field(default_factory=list)
     doubled: list[UUID] = field(default_factory=list)
     repeated: list[UUID] = field(default_factory=list)
     charged: list[UUID] = field(default_factory=list)
-    recovery: list[float] = field(default_factory=list)
+    recovery: dict[Fate, list[float]] = field(default_factory=dict)
 
     @property
     def broken(self) -> dict[str, list[UUID]]:
         """The promises that were broken, each with its jobs."""
-        names = ("lost", "stuck", "unfounded", "doubled", "repeated", "charged")
-        return {name: found for name in names if (found := getattr(self, name))}
+        return {name: found for name in PROMISES if (found := getattr(self, name))}
 
-    def quantile(self, part: float) -> float:
-        """Of the recovery times; NaN if nothing had to recover."""
-        if not self.recovery:
-            return math.nan
-        ordered = sorted(self.recovery)
-        return ordered[min(math.ceil(part * len(ordered)), len(ordered)) - 1]
+    @property
+    def late(self) -> dict[Fate, float]:
+        """The longest recovery of each fate for which it was longer than is promised."""
+        longest = {fate: max(times) for fate, times in self.recovery.items()}
+        return {fate: longest[fate] for fate in longest if longest[fate] > PROMISED[fate]}
 
     def __str__(self) -> str:
-        p50, p99, longest = (self.quantile(part) for part in (0.5, 0.99, 1.0))
-        return (
-            f"{self.jobs} jobs, {self.runs} runs, {len(self.recovery)} recovered "
-            f"(p50 {p50:.2f} s, p99 {p99:.2f} s, max {longest:.2f} s); broken: {self.broken or 'nothing'}"
+        times = "; ".join(
+            f"{len(times)} {fate}: p50 {quantile(times, 0.5):.2f} s, p99 {quantile(times, 0.99):.2f} s, "
+            f"max {max(times):.2f} s"
+            for fate, times in self.recovery.items()
         )
+        return f"{self.jobs} jobs, {self.runs} runs; {times or 'no recovery'}; broken: {self.broken or 'nothing'}"
 
 
 def check(acknowledged: Iterable[UUID], records: Iterable[JobRecord], events: Sequence[Event]) -> Findings:
@@ -83,6 +111,11 @@ def _check_job(findings: Findings, record: JobRecord, events: list[Event]) -> No
         findings.stuck.append(record.id)
     if record.state is JobState.COMPLETED and not any(event.note == "" for event in ends):
         findings.unfounded.append(record.id)
+    if record.state is JobState.COMPLETED and record.result_json is not None:
+        # A run that signs its result has written its signature down when it started.
+        result = msgspec.json.decode(record.result_json)
+        if result in [start.note for start in starts[:-1] if start.note]:
+            findings.stale.append(record.id)
     if record.finished_at is not None and any(start.time > record.finished_at.timestamp() for start in starts):
         findings.doubled.append(record.id)
     if record.delivery is Delivery.AT_MOST_ONCE and len(starts) > 1:
@@ -94,19 +127,28 @@ def _check_job(findings: Findings, record: JobRecord, events: list[Event]) -> No
         findings.charged.append(record.id)
 
 
-def _recovery(events: Sequence[Event], by_job: dict[UUID, list[Event]]) -> list[float]:
-    found = []
-    for kill in events:
-        if kill.what == KILL:
-            for mine in by_job.values():
-                found += _recovery_of(kill, mine)
+def _recovery(events: Sequence[Event], by_job: dict[UUID, list[Event]]) -> dict[Fate, list[float]]:
+    found: dict[Fate, list[float]] = {}
+    kills = [event for event in events if event.what == KILL]
+    by_pid: dict[int, Event] = {}
+    for kill in kills:
+        by_pid.setdefault(kill.pid, kill)  # the dead can't be killed again
+    for kill in by_pid.values():
+        for mine in by_job.values():
+            again = _run_again(kill, mine)
+            if again is not None:
+                # Who was to recover it may have been killed meanwhile, with more than that.
+                fate = max((Fate(each.note) for each in kills if kill.at <= each.at < again), key=_HARDSHIP.index)
+                found.setdefault(fate, []).append(again - kill.at)
     return found
 
 
-def _recovery_of(kill: Event, events: list[Event]) -> list[float]:
-    """When a job ran again that was running in the killed process; nothing if it was not, or never ran again."""
+_HARDSHIP = list(Fate)
+
+
+def _run_again(kill: Event, events: list[Event]) -> float | None:
+    """When a job ran again that was running in the killed process; None if it was not, or never ran again."""
     here = [event for event in events if event.pid == kill.pid and event.at <= kill.at]
     if not here or here[-1].what != "start":
-        return []
-    again = [event.at for event in events if event.what == "start" and event.at > kill.at]
-    return [min(again) - kill.at] if again else []
+        return None
+    return min((event.at for event in events if event.what == "start" and event.at > kill.at), default=None)

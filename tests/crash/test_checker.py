@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.job import Delivery, JobRecord, Stage
-from tests.crash.checker import Findings, check
+from tests.crash.checker import KILL, Fate, Findings, check, quantile
 from tests.worker.history import Event
 
 JOB = uuid4()
@@ -38,12 +38,18 @@ def event(what: str, at: float, pid: int = 1, note: str = "", job: UUID | None =
     return Event(what, job, "t", 1, note, pid, at, 900 + at)
 
 
-def kill(at: float, pid: int = 1) -> Event:
-    return event("kill", at, pid, job=None)
+def kill(at: float, pid: int = 1, fate: Fate = Fate.CHILD) -> Event:
+    return event(KILL, at, pid, fate, job=None)
 
 
 RUN = [event("start", 1), event("end", 2)]
 KILLED = [event("start", 1), kill(2), event("start", 2.5, pid=2), event("end", 3, pid=2)]
+SIGNED = [
+    event("start", 1, note="of the first"),
+    event("start", 3, pid=2, note="of the second"),
+    event("end", 4, pid=2),
+    event("end", 5),
+]
 
 
 @pytest.mark.parametrize("events", [RUN, KILLED])
@@ -59,6 +65,7 @@ def test_a_job_that_came_to_its_end_breaks_nothing(events: list[Event]) -> None:
         ("stuck", [record(Stage.ACTIVE, attempt=0)], [event("start", 1)]),
         ("unfounded", [record()], [event("start", 1)]),
         ("unfounded", [record(attempt=1)], [event("start", 1), event("end", 2, note="CancelledError")]),
+        ("stale", [record(result_json='"of the first"')], SIGNED),
         ("doubled", [record()], [*RUN, event("start", 101, pid=2), event("end", 102, pid=2)]),
         ("repeated", [record(Stage.DEAD, delivery=Delivery.AT_MOST_ONCE)], KILLED),
         ("charged", [record(attempt=2)], KILLED),
@@ -80,18 +87,37 @@ def test_an_at_most_once_job_may_be_lost_but_not_repeated() -> None:
     assert check([JOB], [lost], [event("start", 1), kill(2)]).broken == {}
 
 
+def test_a_result_is_that_of_the_latest_run() -> None:
+    assert check([JOB], [record(result_json='"of the second"')], SIGNED).broken == {}
+
+
 def test_recovery_is_counted_from_the_kill_of_the_process_in_which_the_job_ran() -> None:
-    assert check([JOB], [record()], KILLED).recovery == [0.5]
-    assert check([JOB], [record()], [*RUN, kill(3)]).recovery == [], "it had ended"
-    assert check([JOB], [record()], [RUN[0], kill(1.5, pid=7), RUN[1]]).recovery == [], "it ran elsewhere"
+    assert check([JOB], [record()], KILLED).recovery == {Fate.CHILD: [0.5]}
+    assert check([JOB], [record()], [*RUN, kill(3)]).recovery == {}, "it had ended"
+    assert check([JOB], [record()], [RUN[0], kill(1.5, pid=7), RUN[1]]).recovery == {}, "it ran elsewhere"
     twice = [event("start", 1), kill(2), event("start", 3, pid=2), kill(4, pid=2), event("start", 8, pid=3)]
-    assert check([JOB], [record()], twice).recovery == [1, 4]
+    assert check([JOB], [record()], twice).recovery == {Fate.CHILD: [1, 4]}
+
+
+def test_recovery_is_counted_under_the_worst_that_happened_until_then() -> None:
+    events = [event("start", 1), kill(2), kill(3, pid=8, fate=Fate.WORKER), event("start", 6, pid=2), kill(7, pid=9)]
+    assert check([JOB], [record()], events).recovery == {Fate.WORKER: [4]}
+
+
+def test_the_dead_cannot_be_killed_again() -> None:
+    events = [event("start", 1), kill(2, fate=Fate.WORKER), kill(4), event("start", 5, pid=2)]
+    assert check([JOB], [record()], events).recovery == {Fate.WORKER: [3]}
+
+
+def test_a_recovery_that_took_longer_than_is_promised_is_late() -> None:
+    findings = Findings(recovery={Fate.CHILD: [0.2, 1.1], Fate.WORKER: [1.1, 4.9], Fate.CUT_OFF: [36, 3]})
+    assert findings.late == {Fate.CHILD: 1.1, Fate.CUT_OFF: 36}
 
 
 def test_the_quantiles_are_those_of_the_recovery_times() -> None:
-    findings = Findings(recovery=[float(number) for number in range(1, 101)])
-    assert (findings.quantile(0.5), findings.quantile(0.99), findings.quantile(1.0)) == (50, 99, 100)
-    assert "p50 50.00 s, p99 99.00 s, max 100.00 s" in str(findings)
+    times = [float(number) for number in range(1, 101)]
+    assert (quantile(times, 0.5), quantile(times, 0.99), quantile(times, 1.0)) == (50, 99, 100)
+    assert "100 child killed: p50 50.00 s, p99 99.00 s, max 100.00 s" in str(Findings(recovery={Fate.CHILD: times}))
 
 
 def test_jobs_are_told_apart() -> None:

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -25,6 +25,7 @@ from tests.worker.tasks import make_app
 PATIENCE = 60.0
 """No wait in these tests lasts longer. It is a limit for hangs, not a measure of speed."""
 
+_AT_ONCE = 5_000
 _PROJECT = Path(__file__).parents[2]
 
 Found = TypeVar("Found")
@@ -112,6 +113,10 @@ class Program:
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
+    def is_listening(self) -> None:
+        """Wait until signals don't end it any more, but stop it in good order."""
+        self.says("SIGQUIT shows what runs")
+
     def wait(self, patience: float = PATIENCE) -> int:
         """Its status, once it has ended and all that it said is read."""
         status = self._process.wait(patience)
@@ -180,6 +185,25 @@ class Client:
 
     def record(self, job: Job[Any] | UUID) -> JobRecord:
         return self.app.jobs.get(job if isinstance(job, UUID) else job.id)
+
+    def records(self, jobs: Iterable[Job[Any]]) -> list[JobRecord]:
+        """Of any number of jobs, of which a store is asked for some at a time."""
+        found: list[JobRecord] = []
+        ids = [job.id for job in jobs]
+        for start in range(0, len(ids), _AT_ONCE):
+            found += self.ask(self.store.get(ids[start : start + _AT_ONCE]))
+        return found
+
+    def ends_of(self, jobs: Sequence[Job[Any]], patience: float = PATIENCE) -> list[JobRecord]:
+        """Their records, once all of them have ended."""
+        left = list(jobs)
+
+        def look() -> bool:
+            left[:] = [job for job, record in zip(left, self.records(left), strict=True) if not record.state.is_final]
+            return not left
+
+        until(look, "the end of all jobs", patience)
+        return self.records(jobs)
 
     def end_of(self, job: Job[Any], patience: float = PATIENCE) -> JobRecord:
         """Its record, once it has ended."""

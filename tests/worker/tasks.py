@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
+from uuid import uuid4
 
 from holdfast import (
     Cancel,
@@ -38,12 +39,13 @@ hoarded: list[bytearray] = []
 
 
 @contextlib.contextmanager
-def told(ctx: Context) -> Iterator[None]:
-    """Write down that a job starts, and that it ends, and with what."""
+def told(ctx: Context) -> Iterator[str]:
+    """Write down that a job starts, and that it ends, and with what. Yields a signature of this run alone."""
     facts: dict[str, Any] = {"job": ctx.job_id, "task": ctx.task, "attempt": ctx.attempt}
-    here().write("start", **facts)
+    signature = uuid4().hex
+    here().write("start", note=signature, **facts)
     try:
-        yield
+        yield signature
     except BaseException as error:
         here().write("end", note=type(error).__name__, **facts)
         raise
@@ -68,6 +70,13 @@ def make_app(url: str | None = None) -> Holdfast:
         with told(ctx):
             await asyncio.sleep(seconds)
             return "slept"
+
+    @hf.task(bind=True)
+    async def sign(ctx: Context, seconds: float) -> str:
+        """Its result tells which run it is of."""
+        with told(ctx) as signature:
+            await asyncio.sleep(seconds)
+            return signature
 
     @hf.task(bind=True)
     async def stick(ctx: Context) -> str:
@@ -160,6 +169,12 @@ def make_app(url: str | None = None) -> Holdfast:
             return "slept"
 
     @hf.task(bind=True)
+    def thread_sign(ctx: Context, seconds: float) -> str:
+        with told(ctx) as signature:
+            _nap(seconds)
+            return signature
+
+    @hf.task(bind=True)
     def thread_stick(ctx: Context) -> str:
         with told(ctx):
             _nap(_long_at_first(ctx))
@@ -222,6 +237,12 @@ def make_app(url: str | None = None) -> Holdfast:
     def alone_enqueues() -> str:
         """Blocks, as `def` tasks may."""
         return str(hf.send("sleep", {"seconds": 0.01}).id)
+
+    @hf.task(bind=True, isolation="process")
+    def alone_sign(ctx: Context, seconds: float) -> str:
+        with told(ctx) as signature:
+            time.sleep(seconds)
+            return signature
 
     @hf.task(bind=True, isolation="process")
     def alone_stick(ctx: Context) -> str:

@@ -10,14 +10,15 @@ import pytest
 
 from holdfast.job import JobState
 from holdfast.lifecycle import MOST_CRASHES
+from tests.worker.database import DATABASES, database
 from tests.worker.history import History
 from tests.worker.program import Client, Program, client_of, until
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+@pytest.fixture(scope="module", params=DATABASES)
+def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     folder = tmp_path_factory.mktemp("crashes")
-    with client_of(f"sqlite:///{folder / 'jobs.db'}", History(folder / "history")) as client:
+    with database(request, folder) as url, client_of(url, History(folder / "history")) as client:
         yield client
 
 

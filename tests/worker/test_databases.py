@@ -15,6 +15,7 @@ import pytest
 from holdfast import Job
 from tests.crash.checker import check
 from tests.crash.rounds import rounds
+from tests.crash.tally import keep
 from tests.servers.postgres import PostgresServer
 from tests.worker.history import History
 from tests.worker.program import Client, Program, client_of, until
@@ -31,14 +32,8 @@ def _load(client: Client) -> list[Job[Any]]:
 
 def _check(client: Client, jobs: list[Job[Any]]) -> None:
     """All of them come to their one end, and none was charged for what the database did."""
-    ids = [job.id for job in jobs]
-
-    def look() -> list[Any] | None:
-        records = client.ask(client.store.get(ids))
-        return records if all(record.state.is_final for record in records) else None
-
-    records = until(look, "the end of all jobs")
-    findings = check(ids, records, client.history.read())
+    findings = check([job.id for job in jobs], client.ends_of(jobs), client.history.read())
+    keep(client.url, findings)
     assert findings.broken == {}
 
 

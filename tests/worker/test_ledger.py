@@ -76,6 +76,7 @@ def test_the_ledger_has_one_entry_for_each_job_when_workers_are_killed_at_random
                 kill(chance.choice([*program.children(), 0]))
     with start(ledger, history) as program:
         until(lambda: not unfinished(hf), "the end of all jobs")
+        program.is_listening()
         assert program.stop() == 0
     check(ledger)
     assert ledger.crashed() > 10, "hardly anybody was killed while he worked"
@@ -99,9 +100,10 @@ def test_a_suspect_of_crashes_writes_once_too_alone_in_its_process(
     with start(ledger, history) as program:
         until(lambda: [worker for worker in hf.workers.list() if worker.dead_at is None], "a worker")
         on_the_loop, in_a_thread = tasks_of(hf, "write_and_crash", "write_in_a_thread_and_crash")
-        jobs: list[Job[None]] = [on_the_loop.enqueue("loop"), in_a_thread.enqueue("thread")]
-        for job in jobs:
-            job.result("60s")
+        jobs: list[Job[None]] = []
+        for task, entry in ((on_the_loop, "loop"), (in_a_thread, "thread")):
+            jobs.append(task.enqueue(entry))
+            jobs[-1].result("60s")  # one after the other: each is to crash by itself, and not with its neighbour
         until(lambda: len(ledger.completed()) == 4, "the followers")
         assert program.stop() == 0
     check(ledger)

@@ -5,12 +5,24 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
 
 from holdfast.job import JobState
 from tests.crash.checker import check
 from tests.crash.rounds import rounds
+from tests.crash.tally import keep
+from tests.worker.database import DATABASES, database
 from tests.worker.program import Client, Program, is_alive, until
+
+
+@pytest.fixture(params=DATABASES)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    with database(request, tmp_path) as url:
+        yield url
 
 
 def test_short_jobs_finish_long_ones_are_given_back_and_nothing_more_is_claimed(client: Client) -> None:
@@ -176,10 +188,10 @@ def test_rolling_restarts_under_load_lose_and_charge_nothing(client: Client) -> 
             until(lambda seen=len(jobs): len(client.history.read("start")) > seen // 2, "some work")  # type: ignore[misc]
             follower = stack.enter_context(Program(client.url, client.history, "-p", "1", "--grace", "100ms"))
             assert program.stop() == 0
+            follower.is_listening()
             program = follower
-        for job in jobs:
-            client.end_of(job)
-    records = client.ask(client.store.get([job.id for job in jobs]))
+        records = client.ends_of(jobs)
     findings = check([job.id for job in jobs], records, client.history.read())
+    keep(client.url, findings)
     assert findings.broken == {}
     assert all(record.crashes == 0 for record in records)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from holdfast.job import JobState
+from tests.worker.database import DATABASES, database
 from tests.worker.history import History
 from tests.worker.program import PATIENCE, Client, Program, client_of, is_alive
 
@@ -17,10 +18,10 @@ SLACK = 2.0
 """More than the second that is promised: for a machine on which all tests run at once."""
 
 
-@pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
+@pytest.fixture(scope="module", params=DATABASES)
+def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     folder = tmp_path_factory.mktemp("timeouts")
-    with client_of(f"sqlite:///{folder / 'jobs.db'}", History(folder / "history")) as client:
+    with database(request, folder) as url, client_of(url, History(folder / "history")) as client:
         yield client
 
 
