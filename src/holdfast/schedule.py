@@ -20,12 +20,13 @@ from msgspec.structs import replace
 from holdfast.errors import InvalidOption, ScheduleNotFound
 from holdfast.job import JobState, NewJob
 from holdfast.span import format_span
-from holdfast.timing import At, Cron, Every, Timing, find_zone, latest_ticks
+from holdfast.timing import SHORTEST_INTERVAL, At, Cron, Every, Timing, find_zone, latest_ticks
 
 MOST_CAUGHT_UP: Final = 1_000
 """Missed ticks of one schedule that are made up for at once; the oldest are dropped."""
 LATE_AFTER: Final = timedelta(seconds=60)
 """A tick that is later than this has been missed."""
+_MOST_IN_TIME: Final = LATE_AFTER // SHORTEST_INTERVAL + 1
 ORPHANED_AFTER: Final = timedelta(minutes=5)
 """A schedule of the code makes no jobs when no worker has declared it for so long."""
 DECLARED_EVERY: Final = timedelta(minutes=1)
@@ -311,6 +312,8 @@ class Passage(msgspec.Struct, frozen=True):
     passed: datetime
     """The last tick that was due."""
     next_tick: datetime | None
+    skipped: int = 0
+    """How many more would make a job, if the first of them did not."""
     is_cut: bool = False
     """More were missed than are made up for."""
 
@@ -322,17 +325,16 @@ def decide(record: ScheduleRecord, now: datetime) -> Passage | None:
         return None
     plan = record.plan
     timing = plan.timing
-    due, is_more = latest_ticks(timing, first, now, MOST_CAUGHT_UP if plan.catchup is Catchup.ALL else 1)
+    due, is_cut = latest_ticks(timing, first, now, MOST_CAUGHT_UP if plan.catchup is Catchup.ALL else _MOST_IN_TIME)
     if not due:
-        due, is_more = [first], False  # the zone's rules have changed since it was told to stand here
+        due, is_cut = [first], False  # the zone's rules have changed since it was told to stand here
     passed = due[-1]
-    is_missed = plan.catchup is Catchup.SKIP and now - passed > LATE_AFTER
-    return Passage(
-        [] if is_missed else due,
-        passed,
-        timing.next_after(passed),
-        is_cut=is_more and plan.catchup is Catchup.ALL,
-    )
+    if plan.catchup is not Catchup.ALL:
+        is_cut = False
+        in_time = [tick for tick in due if now - tick <= LATE_AFTER]
+        due = in_time or (due[-1:] if plan.catchup is Catchup.ONCE else [])
+    skipped = len(due) - 1 if due and plan.overlap is Overlap.SKIP else 0
+    return Passage(due[: len(due) - skipped], passed, timing.next_after(passed), skipped, is_cut)
 
 
 class Firing(msgspec.Struct, frozen=True):
@@ -365,8 +367,9 @@ def move_on(record: ScheduleRecord, firing: Firing, jobs: Mapping[datetime, UUID
     """The schedule after a firing that has made these jobs, by their ticks; None if an unfinished job forbade it."""
     passage = firing.passage
     moved = replace(record, next_tick=passage.next_tick, passed_tick=passage.passed)
-    if jobs is None:
-        return replace(moved, skipped=record.skipped + 1, last_skipped=passage.passed)
+    skipped = passage.skipped + (jobs is None)
+    if skipped:
+        moved = replace(moved, skipped=record.skipped + skipped, last_skipped=passage.passed)
     if not jobs:
         return moved
     last = max(jobs)

@@ -28,7 +28,7 @@ _SECOND: Final = timedelta(seconds=1)
 _HALF_A_DAY: Final = timedelta(hours=12)
 """No zone changes its offset twice within it."""
 _FIRST_YEAR: Final = datetime(2000, 1, 1, tzinfo=UTC)
-_LOOK_BACK: Final = tuple(timedelta(hours=hours) for hours in (1, 24, 7 * 24, 31 * 24, 366 * 24, 9 * 366 * 24))
+_LOOK_BACK: Final = tuple(timedelta(hours=24 * days) for days in (1 / 24, 1 / 6, 1, 4, 15, 60, 180, 366, 1500, 3300))
 _NICKNAMES: Final = {
     "@hourly": "0 * * * *",
     "@daily": "0 0 * * *",

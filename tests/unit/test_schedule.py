@@ -73,6 +73,18 @@ def test_missed_ticks_are_skipped_or_made_up_for_once_or_each() -> None:
         assert schedule.decide(record, now) == Passage(expected, ticks[-1], ticks[-1] + HOUR)
 
 
+def test_ticks_that_are_a_little_late_are_not_missed() -> None:
+    now = NOW + timedelta(seconds=10)
+    ticks = [NOW + timedelta(seconds=number) for number in range(1, 11)]
+    for catchup in (Catchup.SKIP, Catchup.ONCE):
+        plan = Plan(task="digest", every=timedelta(seconds=1), catchup=catchup, overlap=Overlap.QUEUE)
+        assert schedule.decide(added(plan), now) == Passage(ticks, ticks[-1], ticks[-1] + timedelta(seconds=1))
+        passage = schedule.decide(added(replace(plan, overlap=Overlap.SKIP)), now)
+        assert passage == Passage(ticks[:1], ticks[-1], ticks[-1] + timedelta(seconds=1), skipped=9)
+        record = moved(added(replace(plan, overlap=Overlap.SKIP)), passage)
+        assert (record.fired, record.skipped, record.last_skipped) == (1, 9, ticks[-1])
+
+
 def test_after_a_long_time_the_oldest_missed_ticks_are_dropped() -> None:
     plan = Plan(task="digest", every=MINUTE, catchup=Catchup.ALL, overlap=Overlap.QUEUE)
     passage = schedule.decide(added(plan), NOW + 30 * DAY)

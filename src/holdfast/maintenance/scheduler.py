@@ -7,6 +7,7 @@ on.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
@@ -61,6 +62,7 @@ class Scheduler(HintedService):
                 definitions[name] = published.definition
         firings: list[Firing] = []
         for record in records:
+            await asyncio.sleep(0)  # to find the ticks of a long time takes its time, and others share this loop
             task = definitions.get(record.plan.task)
             try:
                 firing = None if task is None else self._firing(record, task, now)
