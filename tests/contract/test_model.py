@@ -286,14 +286,16 @@ class StoreMachine(RuleBasedStateMachine):
     def quiet(self, pick: int) -> None:
         self.both(lambda store: store.quiet(self.worker(pick)))
 
-    @rule(beats=st.integers(1, 3))
-    def lose_the_answer_to_a_claim(self, beats: int) -> None:
-        """What a worker does not know of is given back, but not before its second beat."""
+    @rule(beats=st.integers(1, 3), is_awaited=st.booleans())
+    def lose_the_answer_to_a_claim(self, beats: int, is_awaited: bool) -> None:
+        """What a worker does not know of is given back, but not before its second beat, nor while it may yet hear."""
         self.clock.advance(timedelta(seconds=1))
+        before = len(self.claims)
         self.claim(0, 1, 1)
+        claiming = frozenset(claim.token for claim in self.claims[before:] if is_awaited)
         for _ in range(beats):
             self.clock.advance(timedelta(seconds=1))
-            self.both(lambda store: store.beat(self.worker(0), Held({})), _beaten)
+            self.both(lambda store: store.beat(self.worker(0), Held({}, claiming)), _beaten)
 
     @rule(
         pick=picks,
