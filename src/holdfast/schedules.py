@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import difflib
 from collections.abc import Callable
 from datetime import datetime
@@ -131,20 +130,20 @@ class Schedules(Namespace):
         """`arun` for synchronous code."""
         return self._engine.wait(self.arun(name), "hf.schedules.arun")
 
-    async def anext(self, name: str, number: int = 5) -> builtins.list[datetime]:
+    async def anext(self, name: str, number: int = 5) -> list[datetime]:
         """When it fires next, in UTC; nothing if it is paused, removed or over."""
         return (await self.aget(name)).next_ticks(check_limit(number))
 
-    def next(self, name: str, number: int = 5) -> builtins.list[datetime]:
+    def next(self, name: str, number: int = 5) -> list[datetime]:
         """`anext` for synchronous code."""
         return self._engine.wait(self.anext(name, number), "hf.schedules.anext")
 
-    async def aticks(self, name: str, number: int = 20) -> builtins.list[TickRecord]:
+    async def aticks(self, name: str, number: int = 20) -> list[TickRecord]:
         """Its last ticks that made a job, latest first, and what became of that. About a hundred are remembered."""
         await self.aget(name)
         return await self._engine.store.ticks(name, number)
 
-    def ticks(self, name: str, number: int = 20) -> builtins.list[TickRecord]:
+    def ticks(self, name: str, number: int = 20) -> list[TickRecord]:
         """`aticks` for synchronous code."""
         return self._engine.wait(self.aticks(name, number), "hf.schedules.aticks")
 
@@ -167,7 +166,7 @@ def _if_there(
     return change(record, now)
 
 
-def _unknown(name: str, names: builtins.list[str]) -> str:
+def _unknown(name: str, names: list[str]) -> str:
     near = difflib.get_close_matches(name, names, 1)
     hint = f"Did you mean {near[0]!r}?" if near else "Look for its name among hf.schedules.all()."
     return f"There is no schedule {name!r}. {hint}"

@@ -18,13 +18,16 @@ from holdfast import (
     JobRecord,
     JobState,
     Page,
+    Plan,
     Queue,
     QueueRecord,
     Retention,
     Retry,
+    ScheduleRecord,
     SyncTask,
     Task,
     TaskDefaults,
+    TickRecord,
     Unique,
     WorkerRecord,
 )
@@ -101,6 +104,51 @@ def tick(ctx: Context) -> None: ...
 @hf.task(bind=False, queue="media")
 def plain(url: str) -> int:
     return len(url)
+
+
+# ── scheduling ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@hf.cron("0 9 * * mon-fri", tz="Europe/Paris", catchup="once", overlap="skip", jitter="10m", queue="mail")
+def digest() -> None: ...
+
+
+@hf.every("5m")
+async def poll_bank() -> str:
+    return ""
+
+
+@hf.every(minutes=5, bind=True, retry=Retry(3))
+async def poll_shop(ctx: Context, tenant: str = "all") -> str:
+    return tenant
+
+
+@hf.at("2026-12-31 23:59:59", tz="UTC")
+@hf.cron("@daily", name="daily", args={"order_id": 1})
+@hf.task
+async def remind(order_id: int = 0) -> int:
+    return order_id
+
+
+assert_type(digest, SyncTask[[], None])
+assert_type(poll_bank, AsyncTask[[], str])
+assert_type(poll_shop.enqueue("acme"), Job[str])
+assert_type(remind.enqueue(order_id=1), Job[int])
+assert_type(
+    hf.at(datetime.now(UTC), name="once", args={"tenant": "acme"}, priority="low")(poll_shop).enqueue(), Job[str]
+)
+
+
+async def steer_schedules() -> None:
+    assert_type(await hf.schedules.aall(), list[ScheduleRecord])
+    assert_type(hf.schedules.add("a", "remind", cron="0 9 * * *", tz="UTC", args={"order_id": 1}), ScheduleRecord)
+    assert_type(await hf.schedules.aadd("b", remind, every=timedelta(hours=1), queue=None), ScheduleRecord)
+    assert_type(await hf.schedules.achange("a", at=datetime.now(UTC)), ScheduleRecord)
+    assert_type(hf.schedules.next("a", 5), list[datetime])
+    assert_type(hf.schedules.ticks("a"), list[TickRecord])
+    assert_type(hf.schedules.get("a").plan, Plan)
+    assert_type(await hf.schedules.arun("a"), Job[Any])
+    assert_type(hf.schedules.remove("a"), None)
 
 
 def both(task: Task[[int], str]) -> Job[str]:
