@@ -69,7 +69,7 @@ def test_children_that_die_soon_but_have_done_something_are_replaced_without_a_p
     with Program(client.url, client.history, "-p", "1"):
         (worker,) = client.working()
         started = time.monotonic()
-        for _ in range(6):
+        for _ in range(8):
             client.enqueue("quick").result("60s")
             os.kill(worker.pid, signal.SIGKILL)
             (worker,) = until(
