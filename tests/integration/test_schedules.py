@@ -357,7 +357,7 @@ async def test_one_that_cannot_fire_does_not_hold_up_the_others(stand: Stand, ca
     await stand.hf.apublish_tasks()
     await stand.store.declare_schedules({"unknown": Plan(task="nobody has it", every=timedelta(hours=1))})
     with caplog.at_level(logging.WARNING, "holdfast.maintenance"):
-        assert await stand.act() > 0.0
+        assert 0.0 < await stand.act() <= 1.0, "others may be due soon"
     assert [job.task for job in await _jobs(stand.hf)] == ["_plain"]
     assert "schedule unknown can't fire now" in caplog.text
 

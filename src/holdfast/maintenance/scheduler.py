@@ -15,7 +15,7 @@ from typing import Final
 
 from holdfast import schedule
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError
+from holdfast.errors import StoreError
 from holdfast.maintenance.service import SOONEST, HintedService
 from holdfast.schedule import MOST_CAUGHT_UP, Fired, Firing, ScheduleRecord
 from holdfast.store import HintKind, Store, TaskDefinition
@@ -25,11 +25,14 @@ log = logging.getLogger("holdfast.maintenance")
 
 _LOOK_EVERY: Final = 5.0
 """Hints tell when a schedule has changed; this is for when they don't."""
+_OFTEN: Final = 0.5
 _EARLY: Final = 0.8
 """A nap is up to a fifth longer than was asked for, and a tick is not to be slept through."""
 _BATCH: Final = 100
 _PUT_OFF_FOR: Final = 30.0
 """Seconds after which one that could not be fired is tried again."""
+_STUCK_FOR: Final = 1.0
+"""The same, if somebody else's transaction was in its way."""
 
 
 class Scheduler(HintedService):
@@ -50,7 +53,8 @@ class Scheduler(HintedService):
         due = await store.due_schedules(min(_BATCH + len(self._put_off), 1_000))
         records = [record for record in due.schedules if record.name not in self._put_off]
         if not records:
-            return _nap(None if due.schedules else due.next_in)
+            # While one is put off that is due, nobody says when the next of the others will be.
+            return _OFTEN if due.schedules else _nap(due.next_in)
         for firings in _batches(await self._decide(store, records, due.now)):
             await self._fire(store, firings)
         return 0.0
@@ -91,20 +95,30 @@ class Scheduler(HintedService):
     async def _fire(self, store: Store, firings: Sequence[Firing]) -> None:
         try:
             answers = await store.fire(firings)
-        except HoldfastError as error:
+        except StoreError:
             if len(firings) == 1:
-                self._give_up(firings[0].schedule, str(error))
-                return
-            for firing in firings:  # one that can't be done must not keep the others from it
-                await self._fire(store, [firing])
+                raise
+            await self._fire_one_by_one(store, firings)
             return
         for firing, answer in zip(firings, answers, strict=True):
             if answer is Fired.SKIPPED:
                 log.info("schedule %s: the job of an earlier tick is unfinished, this one is skipped", firing.schedule)
 
-    def _give_up(self, name: str, reason: str) -> None:
+    async def _fire_one_by_one(self, store: Store, firings: Sequence[Firing]) -> None:
+        """One that can't be done must not keep the others from it; if it is more than one, it is the database."""
+        stuck: Firing | None = None
+        for firing in firings:
+            try:
+                await self._fire(store, [firing])
+            except StoreError as error:
+                if stuck is not None:
+                    raise
+                stuck = firing
+                self._give_up(firing.schedule, str(error), _STUCK_FOR)
+
+    def _give_up(self, name: str, reason: str, span: float = _PUT_OFF_FOR) -> None:
         log.warning("schedule %s can't fire now: %s", name, reason)
-        self._put_off[name] = self._clock.monotonic() + _PUT_OFF_FOR
+        self._put_off[name] = self._clock.monotonic() + span
 
 
 def _nap(next_in: timedelta | None) -> float:
