@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.job import Delivery, JobRecord, Stage
-from tests.crash.checker import KILL, Fate, Findings, check, quantile
+from tests.crash.checker import BIRTH, KILL, Fate, Findings, check, quantile
 from tests.worker.history import Event
 
 JOB = uuid4()
@@ -104,6 +104,13 @@ def test_recovery_is_counted_under_the_worst_that_happened_until_then() -> None:
     assert check([JOB], [record()], events).recovery == {Fate.WORKER: [4]}
 
 
+def test_a_recovery_for_which_a_process_had_to_be_started_is_told_apart() -> None:
+    cold = [KILLED[0], kill(2), event(BIRTH, 2.2, pid=2, job=None), *KILLED[2:]]
+    assert check([JOB], [record()], cold).recovery == {Fate.COLD: [0.5]}
+    warm = [event(BIRTH, 0.5, pid=2, job=None), *KILLED]
+    assert check([JOB], [record()], warm).recovery == {Fate.CHILD: [0.5]}
+
+
 def test_the_dead_cannot_be_killed_again() -> None:
     events = [event("start", 1), kill(2, fate=Fate.WORKER), kill(4), event("start", 5, pid=2)]
     assert check([JOB], [record()], events).recovery == {Fate.WORKER: [3]}
@@ -117,7 +124,7 @@ def test_a_recovery_that_took_longer_than_is_promised_is_late() -> None:
 def test_the_quantiles_are_those_of_the_recovery_times() -> None:
     times = [float(number) for number in range(1, 101)]
     assert (quantile(times, 0.5), quantile(times, 0.99), quantile(times, 1.0)) == (50, 99, 100)
-    assert "100 child killed: p50 50.00 s, p99 99.00 s, max 100.00 s" in str(Findings(recovery={Fate.CHILD: times}))
+    assert "100 child killed, warm: p50 50.00 s, p99 99.00 s, max 100.00 s" in str(Findings(recovery={Fate.CHILD: times}))
 
 
 def test_jobs_are_told_apart() -> None:
