@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.job import JobState
 from tests.crash.checker import check
-from tests.crash.rounds import rounds
+from tests.crash.rounds import IS_THOROUGH
 from tests.crash.tally import keep
 from tests.worker.database import DATABASES, database
 from tests.worker.program import Client, Program, is_alive, until
@@ -180,7 +180,7 @@ def test_rolling_restarts_under_load_lose_and_charge_nothing(client: Client) -> 
     with ExitStack() as stack:
         program = stack.enter_context(Program(client.url, client.history, "-p", "1", "--grace", "100ms"))
         client.working()
-        for _ in range(rounds(2)):
+        for _ in range(20 if IS_THOROUGH else 2):
             jobs += [
                 client.enqueue(task, seconds=0.3) for task in ("sleep", "thread_sleep", "alone_sleep", "once_only")
             ]
