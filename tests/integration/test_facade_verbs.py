@@ -33,7 +33,10 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 """What a verb must be given; the others need nothing."""
 
 WITHOUT_IO = {
-    "Holdfast": {"job", "middleware", "on_dead", "on_shutdown", "on_startup", "task", "testing", "worker"},
+    "Holdfast": {
+        *("at", "cron", "every", "job", "middleware", "on_dead", "on_shutdown", "on_startup"),
+        *("task", "testing", "worker"),
+    },
     "Job": set[str](),
     "Prepared": {"call", "new_job"},
     "Task": {"call", "check_arguments", "definition", "job", "on_dead", "options", "read_result"},
