@@ -32,8 +32,8 @@ class SqliteLimit:
         self._connection = connection
         self._execute = connection.raw.execute
         found = self._execute(statement("queue"), (QUEUE,)).fetchall()
-        self._waiting: int = found[0][0] if found else 0
-        self._place: int = found[0][2] if found else 0
+        self._waiting: int = found[0][0] or 0
+        self._place: int = found[0][2] or 0
         self._worker = os.urandom(16)
 
     async def close(self) -> None:
@@ -43,7 +43,7 @@ class SqliteLimit:
         now = _now()
         ids = _ids(now, len(numbers))
         place = self._place
-        rest = (5, 0, now, now, None, None, None, None, None)
+        rest = (5, 0, now, now, None, None, None, None, None, None)
         rows = [
             (id, TASK, QUEUE, 5, 2, place + index, _encoder.encode({"number": number}).decode(), *rest)
             for index, (id, number) in enumerate(zip(ids, numbers, strict=True), 1)
@@ -58,7 +58,7 @@ class SqliteLimit:
         token = os.urandom(16)
         self._begin(is_durable=False)
         now = _now()
-        ((text, numbers),) = self._execute(statement("claim"), (QUEUE, now, slots, token.hex())).fetchall()
+        ((text, numbers),) = self._execute(statement("claim"), (QUEUE, now, slots, token.hex(), 0, 9)).fetchall()
         claimed = _decoder.decode(text)
         self._execute(statement("start"), (self._worker, token, now, numbers))
         self._waiting -= len(claimed)

@@ -92,6 +92,8 @@ class Gate(msgspec.Struct, frozen=True):
     """Of a rate, when lines are parked at it: when it will have room."""
     turn: int = 0
     """Of a tenant: the turn of the last of its lines."""
+    lines: int = 0
+    """How many lines lead through it."""
 
     @property
     def most(self) -> int:

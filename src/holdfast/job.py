@@ -13,6 +13,7 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.gates import LineRule
 from holdfast.moment import from_microseconds
 
 
@@ -127,6 +128,8 @@ class NewJob(msgspec.Struct, frozen=True, gc=False):
     context_json: str | None = None
     is_repeat: bool = False
     """The id was given by the caller: it may be there already."""
+    line: LineRule | None = None
+    """The limits that it is under, if it is under any."""
     is_exempt: bool = False
     """No bound refuses it, though it counts: it follows from a job that was accepted before."""
 
@@ -161,6 +164,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tr
     result_json: str | None = None
     idempotency_key: str | None = None
     unique_key: str | None = None
+    line: UUID | None = None
+    """Where it stands, if it is under limits: see traffic.py."""
     tags: tuple[str, ...] = ()
     context_json: str | None = None
     error_type: str | None = None
@@ -215,6 +220,8 @@ class ClaimedJob(msgspec.Struct, frozen=True, gc=False, array_like=True):
     idempotency_key: str | None
     has_unique_key: bool
     context_json: str | None
+    is_lined: bool = False
+    """It stands in a line: its end makes room for others."""
 
     @property
     def created_at(self) -> datetime:

@@ -181,6 +181,7 @@ def admit(new: NewJob, now: datetime) -> JobRecord:
         expires_at=expiry(new, due_at),
         idempotency_key=new.idempotency_key,
         unique_key=new.unique_key,
+        line=None if new.line is None else new.line.id_for(new.queue, new.priority),
         tags=new.tags,
         context_json=new.context_json,
     )

@@ -80,12 +80,13 @@ class Enqueued(msgspec.Struct, frozen=True, gc=False):
 
 
 class Settlement(msgspec.Struct, frozen=True, gc=False):
-    """What is to become of a claimed job. `is_keyed` may be False if the claim said so, which saves a look-up."""
+    """What is to become of a claimed job. The last two may be False if the claim said so, which saves a look-up."""
 
     id: UUID
     token: UUID
     transition: Transition
     is_keyed: bool = True
+    is_lined: bool = True
 
 
 class Settled(StrEnum):
@@ -331,12 +332,18 @@ class JobVerbs(Protocol):
         """
         ...
 
-    async def claim(self, worker: UUID, token: UUID, demand: Mapping[str, int]) -> list[ClaimedJob]:
+    async def claim(
+        self, worker: UUID, token: UUID, demand: Mapping[str, int], at_once: Mapping[str, int] | None = None
+    ) -> list[ClaimedJob]:
         """Take ready jobs, at most `demand` of each queue, for this worker, under a token it has just made.
 
         By priority, then given back before fresh, then in the order of becoming ready. Each job goes to
         one claimer; paused queues and expired jobs are passed over. Charges an attempt. The order of the answer is
         the order to start in. `WorkerDeclaredDead` if the worker is not registered and alive.
+
+        Jobs in lines are claimed as far as their gates have room, by priority, then by the turns of their lines.
+        Where there are jobs of the same priority in lines and others, each kind gets about half of the slots. Of those
+        under a rate, at most `at_once` are taken, since they are counted when they are claimed, not when they start.
         """
         ...
 

@@ -10,6 +10,7 @@ order of turns. What has ready jobs is thus always open, or parked at a gate wit
 from __future__ import annotations
 
 import heapq
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping, Sequence
 from enum import IntEnum
 from typing import Protocol
@@ -19,6 +20,7 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.gates import Gate, GateKind, LineRule, declared, made, opens_at, room, taken, to_open, vacated
+from holdfast.job import FINAL, JobRecord, Stage
 
 
 class LineState(IntEnum):
@@ -82,18 +84,19 @@ def allot(
     slots: int,
     now: int,
     *,
+    quotas: Mapping[UUID, int],
     most_rated: int | None = None,
 ) -> Allotted:
     """Who gets the free slots of one queue: decided job by job, by priority, in the order of turns, through every gate.
 
-    `ready` are the jobs of each line, the next one first; there may be more than `slots`, but not fewer if the line
-    has them. At most `most_rated` of those under a rate are taken: they have to start when they are claimed.
+    `ready` are the jobs of each line, the next one first; if there are as many as its quota, there may be more.
+    At most `most_rated` of those under a rate are taken: they have to start when they are claimed.
     """
     after = dict(gates)
     rooms = {id: room(gate, now) for id, gate in gates.items()}
     turns = {line.id: line.turn for line in lines}
     through: dict[UUID, list[UUID]] = {id: [] for id in gates}
-    waiting = {line.id: candidates(ready[line.id], line, gates) for line in lines}
+    waiting = {line.id: deque(ready[line.id]) for line in lines}
     rated = 0
     changed: dict[UUID, Line] = {}
     jobs: list[UUID] = []
@@ -102,9 +105,13 @@ def allot(
     while heap and len(jobs) < slots:
         rank, turn, number = heapq.heappop(heap)
         line = lines[number]
-        mine, blocking = waiting[line.id]
-        if blocking is None:
-            blocking = next((id for id in line.gates if rooms[id] <= 0), None) if mine else None
+        mine = waiting[line.id]
+        if not mine and len(ready[line.id]) >= quotas[line.id]:
+            continue  # there may be more, but others come first
+        if mine:
+            blocking = next((id for id in line.gates if rooms[id] <= 0), None)
+        else:  # there may be others behind the one that holds the order
+            blocking = next((id for id in line.gates if _is_held(gates[id], through[id])), None)
         if blocking is not None:
             changed[line.id] = replace(line, state=LineState.PARKED, parked_at=blocking, turn=turns[line.id])
             continue
@@ -115,7 +122,7 @@ def allot(
         if is_rated and most_rated is not None and rated >= most_rated:
             continue
         rated += is_rated
-        job = mine.pop(0)
+        job = mine.popleft()
         jobs.append(job)
         turn += 1
         for id in line.gates:
@@ -127,8 +134,8 @@ def allot(
         turns[line.id] = turn
         changed[line.id] = replace(line, turn=turn)
         heapq.heappush(heap, (rank, turn, number))
-    for id, mine in through.items():
-        after[id] = taken(after[id], mine, now)
+    for id, passed in through.items():
+        after[id] = taken(after[id], passed, now)
     for line in changed.values():
         if line.parked_at is not None and line.state is LineState.PARKED:
             gate = after[line.parked_at]
@@ -136,17 +143,12 @@ def allot(
     return Allotted(jobs, rated, list(changed.values()), after)
 
 
-def candidates(ready: Sequence[UUID], line: Line, gates: Mapping[UUID, Gate]) -> tuple[list[UUID], UUID | None]:
-    """A line's ready jobs in the order in which its order lets them through, and its gate if that lets none through."""
-    order = next((gates[id] for id in line.gates if gates[id].kind is GateKind.ORDER), None)
-    if order is None or order.holder is None or not ready:
-        return list(ready), None
-    if order.holder not in ready:
-        return [], order.id
-    return [order.holder, *(job for job in ready if job != order.holder)], None
-
-
 # ── what happens to lines ────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _is_held(gate: Gate, through: Sequence[UUID]) -> bool:
+    """Of an order: whether somebody has it, or has just got it."""
+    return gate.kind is GateKind.ORDER and (gate.holder is not None or bool(through))
 
 
 class Ledger(Protocol):
@@ -172,6 +174,10 @@ class Ledger(Protocol):
         """The ready jobs of each line, the next one first, at most so many."""
         ...
 
+    def lines_of_ready(self, jobs: Sequence[UUID]) -> dict[UUID, UUID]:
+        """In which lines those of these jobs stand that are ready."""
+        ...
+
     def save(self, lines: Iterable[Line], gates: Iterable[Gate]) -> None: ...
 
 
@@ -186,18 +192,29 @@ class Departure(msgspec.Struct, frozen=True):
     is_dead: bool = False
 
 
+def departure(before: JobRecord, after: JobRecord) -> Departure | None:
+    """What a change of a job means for its line."""
+    was_active = before.stage is Stage.ACTIVE and after.stage is not Stage.ACTIVE
+    is_over = after.stage in FINAL and before.stage not in FINAL
+    if after.line is None or not (was_active or is_over):
+        return None
+    return Departure(after.id, after.line, was_active, is_over, after.stage is Stage.DEAD)
+
+
 def enter(ledger: Ledger, rules: Iterable[tuple[LineRule, str, int]]) -> None:
     """Jobs under these rules, in these queues with these priorities, are coming in."""
     wanted = {rule.id_for(queue, priority): (rule, queue, priority) for rule, queue, priority in rules}
-    known_lines = ledger.lines(wanted)
+    if not wanted:
+        return
+    known = ledger.lines(wanted)
+    fresh = [line_of(*each) for id, each in wanted.items() if id not in known]
     named = {gate.id: gate for rule, _, _ in wanted.values() for gate in rule.gates}
-    known_gates = ledger.gates(named)
-    gates = [
-        declared(known_gates[id], rule) if id in known_gates else made(rule)
-        for id, rule in named.items()
-        if id not in known_gates or declared(known_gates[id], rule) != known_gates[id]
-    ]
-    ledger.save([line_of(*each) for id, each in wanted.items() if id not in known_lines], gates)
+    before = ledger.gates(named)
+    after = {id: declared(before[id], rule) if id in before else made(rule) for id, rule in named.items()}
+    for line in fresh:
+        for id in line.gates:
+            after[id] = replace(after[id], lines=after[id].lines + 1)
+    ledger.save(fresh, [gate for id, gate in after.items() if before.get(id) != gate])
 
 
 def wake(ledger: Ledger, ids: Iterable[UUID]) -> frozenset[str]:
@@ -233,25 +250,72 @@ def release(ledger: Ledger, gates: Mapping[UUID, Gate], now: int) -> frozenset[s
     return _open(ledger, ledger.parked(wanted), gates) if wanted else frozenset()
 
 
-def claim(
-    ledger: Ledger, queue: str, priority: int, slots: int, now: int, *, most_rated: int | None = None
-) -> list[UUID]:
-    """Take ready jobs from the lines of one queue and priority, at most so many, in the order to start in."""
+class Claimed(msgspec.Struct, frozen=True):
+    """What a claim has taken from lines."""
+
+    jobs: list[UUID]
+    """In the order to start in."""
+    rated: int
+    """How many of them are under a rate."""
+    queues: frozenset[str]
+    """Those that have work now that they did not have before."""
+
+
+def claim(ledger: Ledger, queue: str, priority: int, slots: int, now: int, *, most_rated: int | None = None) -> Claimed:
+    """Take ready jobs from the lines of one queue and priority, at most so many; `most_rated` of those under a rate."""
     jobs: list[UUID] = []
+    rated = 0
+    queues: frozenset[str] = frozenset()
     while len(jobs) < slots:
         lines = ledger.open_lines(queue, priority, slots - len(jobs))
         gates = ledger.gates({id for line in lines for id in line.gates})
-        ready = ledger.ready([line.id for line in lines], slots - len(jobs))
-        allotted = allot(lines, gates, ready, slots - len(jobs), now, most_rated=most_rated)
+        if not lines:
+            break
+        quotas = _quotas(lines, gates, slots - len(jobs))
+        ready = _candidates(ledger, lines, gates, quotas, frozenset(jobs))
+        rated_left = None if most_rated is None else most_rated - rated
+        allotted = allot(lines, gates, ready, slots - len(jobs), now, quotas=quotas, most_rated=rated_left)
         if not allotted.lines:
             break
         ledger.save(allotted.lines, [gate for id, gate in allotted.gates.items() if gate != gates[id]])
         # What was opened for a gate's sake may have made no use of it: then it is the turn of others that are parked.
-        release(ledger, allotted.gates, now)
+        queues |= release(ledger, allotted.gates, now)
         jobs += allotted.jobs
-        if most_rated is not None:
-            most_rated -= allotted.rated
-    return jobs
+        rated += allotted.rated
+    return Claimed(jobs, rated, queues)
+
+
+def _quotas(lines: Sequence[Line], gates: Mapping[UUID, Gate], slots: int) -> dict[UUID, int]:
+    """How many jobs of each line to look at: enough for twice its part, if every tenant gets the same."""
+    tenants = {line.id: next((id for id in line.gates if gates[id].kind is GateKind.FAIR), line.id) for line in lines}
+    sizes = Counter(tenants.values())
+    parts = {line: -(-2 * slots // (len(sizes) * sizes[tenant])) for line, tenant in tenants.items()}
+    # Powers of two, since those with the same quota are looked up together.
+    return {line: min(slots, 1 << (part - 1).bit_length()) for line, part in parts.items()}
+
+
+def _candidates(
+    ledger: Ledger,
+    lines: Sequence[Line],
+    gates: Mapping[UUID, Gate],
+    quotas: Mapping[UUID, int],
+    taken: frozenset[UUID],
+) -> dict[UUID, list[UUID]]:
+    """The jobs that each line could give, without those that were just taken.
+
+    If its order is held, that is the holder, wherever it stands, or nobody.
+    """
+    holders = {line.id: holder for line in lines for id in line.gates if (holder := gates[id].holder) is not None}
+    back = ledger.lines_of_ready(list(set(holders.values()) - taken)) if holders else {}
+    found = {line: [job] if back.get(job) == line else [] for line, job in holders.items()}
+    by_quota: dict[int, list[UUID]] = {}
+    for line in lines:
+        if line.id not in holders:
+            by_quota.setdefault(quotas[line.id], []).append(line.id)
+    for quota, ids in by_quota.items():
+        for id, jobs in ledger.ready(ids, quota + len(taken)).items():
+            found[id] = [job for job in jobs if job not in taken][:quota]
+    return found
 
 
 def _open(ledger: Ledger, lines: Sequence[Line], gates: Mapping[UUID, Gate]) -> frozenset[str]:
@@ -261,7 +325,7 @@ def _open(ledger: Ledger, lines: Sequence[Line], gates: Mapping[UUID, Gate]) -> 
     current = ledger.current_turns({(line.queue, line.priority) for line in lines})
     opening: list[Line] = []
     moved: dict[UUID, Gate] = {}
-    for line in sorted(lines, key=lambda line: line.turn):
+    for line in sorted(lines, key=lambda line: (line.turn, line.id)):
         line, tenant = opened(line, known, current.get((line.queue, line.priority), 0))
         opening.append(line)
         if tenant is not None:
@@ -270,10 +334,9 @@ def _open(ledger: Ledger, lines: Sequence[Line], gates: Mapping[UUID, Gate]) -> 
     return frozenset(line.queue for line in opening)
 
 
-def lines_share(slots: int, plain: int, lined: int, coin: bool) -> int:
-    """How many of the slots go to jobs in lines, if so many of each kind could be claimed: half, unless some are left.
+def lines_share(slots: int, plain: int, coin: bool) -> int:
+    """How many of the slots go to lines, if so many jobs beside them could have them: half, and what these leave.
 
     `coin` decides about the odd one.
     """
-    half = (slots + coin) // 2
-    return min(lined, max(half, slots - plain))
+    return min(slots, max((slots + coin) // 2, slots - plain))

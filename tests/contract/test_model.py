@@ -23,6 +23,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from holdfast.codec import fingerprint
 from holdfast.errors import HoldfastError, QueueFull
+from holdfast.gates import GateKind, GateRule, LineRule
 from holdfast.ids import Ids
 from holdfast.job import (
     Attempt,
@@ -118,8 +119,33 @@ keyed = {"idempotency_key": st.sampled_from(["k", "k", "l"])}
 unique = {"unique_key": st.sampled_from(["u", "u", "v"]), "unique_window": st.none() | spans}
 timed = {"delay": spans, "expires_in": st.none() | spans}
 marked = {"tags": st.sampled_from([("t",), ("t", "s")]), "context_json": st.just("{}"), "max_attempts": st.just(1)}
+gates = {
+    "limit": GateRule(GateKind.LIMIT, "x", "", 2),
+    "rate": GateRule(GateKind.RATE, "x", "", 2, 30_000_000),
+    "order": GateRule(GateKind.ORDER, "x", "k"),
+    "block": GateRule(GateKind.ORDER, "x", "l", is_blocking=True),
+    "one tenant": GateRule(GateKind.FAIR, "", "one"),
+    "another": GateRule(GateKind.FAIR, "", "other"),
+}
+line_rules = st.sampled_from(
+    [
+        LineRule(tuple(gates[name] for name in names))
+        for names in (
+            ["limit"],
+            ["rate"],
+            ["order"],
+            ["block"],
+            ["one tenant"],
+            ["another"],
+            ["limit", "one tenant"],
+            ["limit", "rate", "order", "another"],
+        )
+    ]
+)
 recipes = st.one_of(
     recipe(),
+    recipe(line=line_rules),
+    recipe(**timed, line=line_rules),
     recipe(**marked, is_exempt=st.just(True)),
     recipe(**timed),
     recipe(**keyed),
@@ -138,6 +164,8 @@ filters = st.one_of(
 
 class StoreMachine(RuleBasedStateMachine):
     """Everything that can be asked of a store. Its bookkeeping is what a client would know, and no more."""
+
+    knows_lines = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -198,6 +226,8 @@ class StoreMachine(RuleBasedStateMachine):
         return made
 
     def make_job(self, recipe: dict[str, Any]) -> NewJob:
+        if not self.knows_lines:
+            recipe = {name: value for name, value in recipe.items() if name != "line"}
         key = recipe.get("idempotency_key")
         return NewJob(id=self.ids.make(), fingerprint=fingerprint(recipe["args_json"]) if key else None, **recipe)
 
@@ -553,6 +583,7 @@ class PostgresMachine(StoreMachine):
     """All lives are led in one database, which is emptied before each: that is much faster than to make another."""
 
     url: str
+    knows_lines = False
 
     def make_store(self) -> Store:
         with psycopg.connect(self.url, autocommit=True) as connection:

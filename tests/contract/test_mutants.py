@@ -130,7 +130,9 @@ class ProgressOutlivesItsJob(MemoryStore):
 class ClaimHandsAJobTwice(MemoryStore):
     """Between reading and writing it lets others in, as a store without locks would."""
 
-    async def claim(self, worker: UUID, token: UUID, demand: Mapping[str, int]) -> list[ClaimedJob]:
+    async def claim(
+        self, worker: UUID, token: UUID, demand: Mapping[str, int], at_once: Mapping[str, int] | None = None
+    ) -> list[ClaimedJob]:
         seen = dict(self._jobs)
         await asyncio.sleep(0)
         now = dict(self._jobs)
@@ -139,7 +141,9 @@ class ClaimHandsAJobTwice(MemoryStore):
 
 
 class ClaimIgnoresPriority(MemoryStore):
-    async def claim(self, worker: UUID, token: UUID, demand: Mapping[str, int]) -> list[ClaimedJob]:
+    async def claim(
+        self, worker: UUID, token: UUID, demand: Mapping[str, int], at_once: Mapping[str, int] | None = None
+    ) -> list[ClaimedJob]:
         priorities = {job.id: job.priority for job in self._jobs.values()}
         self._jobs = {id: replace(job, priority=5) for id, job in self._jobs.items()}
         claimed = await super().claim(worker, token, demand)
@@ -148,7 +152,9 @@ class ClaimIgnoresPriority(MemoryStore):
 
 
 class ClaimTakesTheNewestFirst(MemoryStore):
-    async def claim(self, worker: UUID, token: UUID, demand: Mapping[str, int]) -> list[ClaimedJob]:
+    async def claim(
+        self, worker: UUID, token: UUID, demand: Mapping[str, int], at_once: Mapping[str, int] | None = None
+    ) -> list[ClaimedJob]:
         self._jobs = {id: replace(job, place=-job.place) for id, job in self._jobs.items()}
         claimed = await super().claim(worker, token, demand)
         self._jobs = {id: replace(job, place=-job.place) for id, job in self._jobs.items()}
@@ -161,14 +167,18 @@ class GivenBackGoesToTheEndOfTheLine(MemoryStore):
 
 
 class ClaimIgnoresThePause(MemoryStore):
-    async def claim(self, worker: UUID, token: UUID, demand: Mapping[str, int]) -> list[ClaimedJob]:
+    async def claim(
+        self, worker: UUID, token: UUID, demand: Mapping[str, int], at_once: Mapping[str, int] | None = None
+    ) -> list[ClaimedJob]:
         paused = self._queues
         self._queues = {name: replace(queue, paused_at=None) for name, queue in paused.items()}
         return await super().claim(worker, token, demand)
 
 
 class ClaimTakesExpiredJobs(MemoryStore):
-    async def claim(self, worker: UUID, token: UUID, demand: Mapping[str, int]) -> list[ClaimedJob]:
+    async def claim(
+        self, worker: UUID, token: UUID, demand: Mapping[str, int], at_once: Mapping[str, int] | None = None
+    ) -> list[ClaimedJob]:
         expiries = {job.id: job.expires_at for job in self._jobs.values()}
         self._jobs = {id: replace(job, expires_at=None) for id, job in self._jobs.items()}
         claimed = await super().claim(worker, token, demand)
@@ -182,7 +192,9 @@ class DeadWorkersMayClaim(MemoryStore):
 
 
 class DemandIsShared(MemoryStore):
-    async def claim(self, worker: UUID, token: UUID, demand: Mapping[str, int]) -> list[ClaimedJob]:
+    async def claim(
+        self, worker: UUID, token: UUID, demand: Mapping[str, int], at_once: Mapping[str, int] | None = None
+    ) -> list[ClaimedJob]:
         total = sum(demand.values())
         return await super().claim(worker, token, dict.fromkeys(demand, total))
 

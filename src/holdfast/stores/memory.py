@@ -15,7 +15,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from holdfast import keys, lifecycle
+from holdfast import keys, lifecycle, traffic
 from holdfast.clock import Clock, SystemClock
 from holdfast.codec import fingerprint
 from holdfast.errors import InvalidTransaction, WorkerDeclaredDead, WrongDatabase
@@ -34,7 +34,7 @@ from holdfast.job import (
 from holdfast.keys import KeyName, KeyRecord
 from holdfast.lifecycle import GiveBack, Transition
 from holdfast.liveness import Sighting
-from holdfast.moment import to_microseconds
+from holdfast.moment import from_microseconds, to_microseconds
 from holdfast.schedule import Fired, Firing, Plan, ScheduleRecord, TickRecord
 from holdfast.store import (
     LONGEST_HISTORY,
@@ -70,7 +70,9 @@ from holdfast.store import (
 )
 from holdfast.stores.filters import check_filter, passes
 from holdfast.stores.hints import HintHub
+from holdfast.stores.memory_ledger import MemoryLedger
 from holdfast.stores.memory_schedules import MemorySchedules
+from holdfast.traffic import Departure, lines_share
 
 _BATCH = 1000
 
@@ -95,6 +97,7 @@ class MemoryStore:
         self._tasks: dict[str, PublishedTask] = {}
         self._code_from: dict[str, datetime] = {}
         self._last_place = 0
+        self._ledger = MemoryLedger(self._ready_in, self._ready_where)
         self._schedules = MemorySchedules(self._state, self._enqueue_ticks)
 
     # ── lifetime ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -127,6 +130,7 @@ class MemoryStore:
         records = [lifecycle.admit(new, now) for new in fresh]
         self._refuse_beyond_bounds(records, frozenset(new.id for new in fresh if new.is_exempt))
         self._keys |= taken
+        traffic.enter(self._ledger, [(new.line, new.queue, new.priority) for new in fresh if new.line is not None])
         for record in records:
             self._put(None, record)
         self._ring_for_work(records)
@@ -169,22 +173,51 @@ class MemoryStore:
             if refusal := found.refuse(waiting[name], scheduled[name]):
                 raise refusal
 
-    async def claim(self, worker: UUID, token: UUID, demand: Mapping[str, int]) -> list[ClaimedJob]:
+    async def claim(
+        self, worker: UUID, token: UUID, demand: Mapping[str, int], at_once: Mapping[str, int] | None = None
+    ) -> list[ClaimedJob]:
         with self._lock:
             now = self._clock.now()
             self._alive(worker)
             claimed: list[JobRecord] = []
             for queue, slots in demand.items():
-                if self._queue(queue).is_paused:
-                    continue
-                ready = (
-                    job
-                    for job in map(self._jobs.__getitem__, self._waiting)
-                    if job.queue == queue and job.stage is Stage.READY
-                )
-                fit = [job for job in ready if not lifecycle.has_expired(job, now)]
-                claimed += sorted(fit, key=lambda job: (-job.priority, job.lane, job.place))[: max(slots, 0)]
+                if slots > 0 and not self._queue(queue).is_paused:
+                    most_rated = None if at_once is None else at_once.get(queue, 0)
+                    claimed += self._pick(queue, slots, most_rated, bool(token.int & 1), now)
             return [_claimed(self._put(job, lifecycle.start(job, worker, token, now))) for job in claimed]
+
+    def _pick(self, queue: str, slots: int, most_rated: int | None, coin: bool, now: datetime) -> list[JobRecord]:
+        """The jobs that a claim takes from a queue: by priority, and of the same priority some of either kind."""
+        plain = [job for job in self._ready(now) if job.queue == queue and job.line is None]
+        plain.sort(key=lambda job: (-job.priority, job.lane, job.place))
+        picked: list[JobRecord] = []
+        for priority in sorted({job.priority for job in plain} | self._ledger.open_priorities(queue), reverse=True):
+            left = slots - len(picked)
+            mine = [job for job in plain if job.priority == priority]
+            lined = traffic.claim(
+                self._ledger,
+                queue,
+                priority,
+                lines_share(left, len(mine), coin),
+                to_microseconds(now),
+                most_rated=most_rated,
+            )
+            most_rated = None if most_rated is None else most_rated - lined.rated
+            self._ring(HintKind.WORK, lined.queues)
+            picked += [*map(self._jobs.__getitem__, lined.jobs), *mine[: left - len(lined.jobs)]]
+        return picked
+
+    def _ready(self, now: datetime) -> list[JobRecord]:
+        waiting = map(self._jobs.__getitem__, self._waiting)
+        return [job for job in waiting if job.stage is Stage.READY and not lifecycle.has_expired(job, now)]
+
+    def _ready_where(self, id: UUID) -> UUID | None:
+        job = self._jobs[id]
+        return job.line if job.stage is Stage.READY and not lifecycle.has_expired(job, self._clock.now()) else None
+
+    def _ready_in(self, line: UUID) -> list[UUID]:
+        mine = [job for job in self._ready(self._clock.now()) if job.line == line]
+        return [job.id for job in sorted(mine, key=lambda job: (job.lane, job.place))]
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         check_batch(len(settlements))
@@ -225,8 +258,14 @@ class MemoryStore:
             )
             ripe = [job for job in scheduled if job.due_at <= now][:_BATCH]
             self._ring_for_work([self._put(job, lifecycle.ripen(job)) for job in ripe])
-            later = scheduled[len(ripe) :]
-            return Tick(len(ripe), len(expired), max(later[0].due_at, now) - now if later else None)
+            self._ring(
+                HintKind.WORK,
+                traffic.ripen(self._ledger, self._ledger.due_gates(moment := to_microseconds(now)), moment),
+            )
+            next_times = [job.due_at for job in scheduled[len(ripe) :][:1]]
+            if (opening := self._ledger.next_at()) is not None:
+                next_times.append(from_microseconds(opening))
+            return Tick(len(ripe), len(expired), max(min(next_times), now) - now if next_times else None)
 
     # ── progress ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -611,10 +650,24 @@ class MemoryStore:
             self._ring(HintKind.LATER, queues={after.queue})
         if before is not None and before.stage is Stage.READY and after.stage is not Stage.READY:
             self._ring(HintKind.ROOM, queues={after.queue})
+        if after.line is not None:
+            self._move_in_line(before, after, after.line)
         return after
 
+    def _move_in_line(self, before: JobRecord | None, after: JobRecord, line: UUID) -> None:
+        if before is not None and (departure := traffic.departure(before, after)) is not None:
+            self._leave([departure])
+        if after.stage is Stage.READY and (before is None or before.stage is not Stage.READY):
+            traffic.wake(self._ledger, [line])
+
+    def _leave(self, departures: Sequence[Departure]) -> None:
+        self._ring(HintKind.WORK, traffic.leave(self._ledger, departures, to_microseconds(self._clock.now())))
+
     def _forget(self, id: UUID) -> None:
-        self._count(self._jobs.pop(id), -1)
+        job = self._jobs.pop(id)
+        if job.line is not None:
+            self._leave([Departure(id, job.line, was_active=False, is_over=True)])
+        self._count(job, -1)
         self._waiting.pop(id, None)
         self._history.pop(id, None)
         self._progress.pop(id, None)
@@ -685,6 +738,7 @@ def _claimed(job: JobRecord) -> ClaimedJob:
         idempotency_key=job.idempotency_key,
         has_unique_key=job.unique_key is not None,
         context_json=job.context_json,
+        is_lined=job.line is not None,
     )
 
 

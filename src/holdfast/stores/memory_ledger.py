@@ -10,10 +10,11 @@ from holdfast.traffic import Line, LineState
 
 
 class MemoryLedger:
-    """`ready_in` gives the ready jobs of a line, the next one first."""
+    """`ready_in` gives the ready jobs of a line, the next one first; `ready_where` the line of a job that is ready."""
 
-    def __init__(self, ready_in: Callable[[UUID], Sequence[UUID]]) -> None:
+    def __init__(self, ready_in: Callable[[UUID], Sequence[UUID]], ready_where: Callable[[UUID], UUID | None]) -> None:
         self._ready_in = ready_in
+        self._ready_where = ready_where
         self._lines: dict[UUID, Line] = {}
         self._gates: dict[UUID, Gate] = {}
 
@@ -48,6 +49,9 @@ class MemoryLedger:
 
     def ready(self, lines: Sequence[UUID], most: int) -> dict[UUID, list[UUID]]:
         return {id: list(self._ready_in(id)[:most]) for id in lines}
+
+    def lines_of_ready(self, jobs: Sequence[UUID]) -> dict[UUID, UUID]:
+        return {job: line for job in jobs if (line := self._ready_where(job)) is not None}
 
     def due_gates(self, now: int) -> dict[UUID, Gate]:
         return {id: gate for id, gate in self._gates.items() if gate.next_at is not None and gate.next_at <= now}

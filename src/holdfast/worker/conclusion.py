@@ -47,7 +47,9 @@ async def conclude(
         try:
             result = run.plan.encode_result(value)
             job = run.job
-            answer = await transaction.complete(Settlement(job.id, job.token, Complete(result), job.is_keyed))
+            answer = await transaction.complete(
+                Settlement(job.id, job.token, Complete(result), job.is_keyed, job.is_lined)
+            )
         except BaseException as refusal:
             error = refusal
         else:

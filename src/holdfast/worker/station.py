@@ -310,7 +310,7 @@ class Station:
     # ── settling ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def _settle(self, slot: int, job: ClaimedJob, transition: Transition) -> None:
-        self._settler.add(slot, Settlement(job.id, job.token, transition, job.is_keyed))
+        self._settler.add(slot, Settlement(job.id, job.token, transition, job.is_keyed, job.is_lined))
 
     def _settled(self, slots: list[int], answers: list[Settled], settlements: list[Settlement]) -> None:
         for slot in slots:

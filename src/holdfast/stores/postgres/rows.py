@@ -9,6 +9,7 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.errors import InvalidOption
 from holdfast.job import Attempt, ClaimedJob, Delivery, Failure, FailureKind, JobRecord, Lane, NewJob, Stage
 from holdfast.keys import KeyKind, KeyName, KeyRecord
 from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
@@ -68,6 +69,10 @@ def new_jobs(jobs: Iterable[NewJob]) -> str:
 
 
 def _new_row(new: NewJob) -> _NewRow:
+    if new.line is not None:
+        raise InvalidOption(
+            "Jobs with limits can't be kept in PostgreSQL yet. Leave rate=, limit=, order= and fair= out."
+        )
     row = _NewRow(
         new.id, new.task, new.queue, new.args_json, new.priority, new.max_attempts, _DELIVERY_CODES[new.delivery]
     )

@@ -159,7 +159,9 @@ class PostgresStore:
 
     # ── claiming and settling ────────────────────────────────────────────────────────────────────────────────────────
 
-    async def claim(self, worker: UUID, token: UUID, demand: Mapping[str, int]) -> list[ClaimedJob]:
+    async def claim(
+        self, worker: UUID, token: UUID, demand: Mapping[str, int], at_once: Mapping[str, int] | None = None
+    ) -> list[ClaimedJob]:
         office = await self._offices.here()
         return await office.own(self._claiming.claim(office, worker, token, demand))
 

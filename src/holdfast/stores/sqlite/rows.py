@@ -9,10 +9,12 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.gates import Gate, GateKind
 from holdfast.job import Attempt, ClaimedJob, Delivery, Failure, FailureKind, JobRecord, Lane, NewJob, Stage
 from holdfast.keys import KeyKind, KeyName, KeyRecord
 from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
 from holdfast.store import Progress, ProgressReport, PublishedTask, QueueRecord, TaskDefinition, WorkerRecord
+from holdfast.traffic import Line, LineState
 
 _DELIVERIES = (Delivery.AT_LEAST_ONCE, Delivery.AT_MOST_ONCE, Delivery.TRANSACTIONAL)
 _DELIVERY_CODES = {delivery: code for code, delivery in enumerate(_DELIVERIES)}
@@ -68,6 +70,7 @@ def new_row(new: NewJob, now: int, place: int) -> Row:
         expires_at,
         new.idempotency_key,
         new.unique_key,
+        None if new.line is None else new.line.id_for(new.queue, new.priority).bytes,
         msgspec.json.encode(new.tags).decode() if new.tags else None,
         new.context_json,
     )
@@ -101,6 +104,7 @@ class _JobRow(msgspec.Struct, array_like=True, gc=False):
     result: str | None
     idempotency_key: str | None
     unique_key: str | None
+    line: str
     tags: str | None
     context: str | None
     error_type: str | None
@@ -147,6 +151,7 @@ def _record(row: _JobRow) -> JobRecord:
         result_json=row.result,
         idempotency_key=row.idempotency_key,
         unique_key=row.unique_key,
+        line=_optional_id(row.line),
         tags=_tags.decode(row.tags) if row.tags else (),
         context_json=row.context,
         error_type=row.error_type,
@@ -191,6 +196,114 @@ _claims = msgspec.json.Decoder(list[ClaimedJob])
 def read_claims(text: str) -> list[ClaimedJob]:
     """The jobs in the JSON of claim.sql."""
     return _claims.decode(text)
+
+
+# ── lines ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+class _LineRow(msgspec.Struct, array_like=True, gc=False):
+    id: UUID
+    queue: str
+    priority: int
+    gates: str
+    state: LineState
+    parked_at: str
+    turn: int
+
+
+class _GateRow(msgspec.Struct, array_like=True, gc=False):
+    id: UUID
+    kind: GateKind
+    name: str
+    key: str
+    declared: int
+    override: int | None
+    per: int
+    is_blocking: bool
+    held: int
+    holder: str
+    log: tuple[tuple[int, int], ...]
+    next_at: int | None
+    turn: int
+    lines: int
+
+
+_line_rows = msgspec.json.Decoder(list[_LineRow])
+_gate_rows = msgspec.json.Decoder(list[_GateRow])
+_pairs = msgspec.json.Decoder(list[tuple[UUID, UUID]])
+
+
+def read_lines(text: str) -> list[Line]:
+    return [
+        Line(row.id, row.queue, row.priority, _gate_ids(row.gates), row.state, _optional_id(row.parked_at), row.turn)
+        for row in _line_rows.decode(text)
+    ]
+
+
+def _gate_ids(text: str) -> tuple[UUID, ...]:
+    return tuple(UUID(text[start : start + 32]) for start in range(0, len(text), 32))
+
+
+def line_row(line: Line) -> Row:
+    gates = b"".join([id.bytes for id in line.gates])
+    state, parked_at = int(line.state), _optional_bytes(line.parked_at)
+    return line.id.bytes, line.queue, line.priority, gates, state, parked_at, line.turn
+
+
+def read_gates(text: str) -> list[Gate]:
+    return [
+        Gate(
+            row.id,
+            row.kind,
+            row.name,
+            row.key,
+            row.declared,
+            row.override,
+            row.per,
+            row.is_blocking,
+            row.held,
+            _optional_id(row.holder),
+            row.log,
+            row.next_at,
+            row.turn,
+            row.lines,
+        )
+        for row in _gate_rows.decode(text)
+    ]
+
+
+def gate_row(gate: Gate) -> Row:
+    return (
+        gate.id.bytes,
+        int(gate.kind),
+        gate.name,
+        gate.key,
+        gate.declared,
+        gate.override,
+        gate.per,
+        gate.is_blocking,
+        gate.held,
+        _optional_bytes(gate.holder),
+        msgspec.json.encode(gate.log).decode(),
+        gate.next_at,
+        gate.turn,
+        gate.lines,
+    )
+
+
+_numbers = msgspec.json.Decoder(list[int])
+
+
+def read_numbers(text: str) -> list[int]:
+    return _numbers.decode(text)
+
+
+def write_numbers(numbers: list[int]) -> str:
+    return msgspec.json.encode(numbers).decode()
+
+
+def read_pairs(text: str) -> list[tuple[UUID, UUID]]:
+    return _pairs.decode(text)
 
 
 # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

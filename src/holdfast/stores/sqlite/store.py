@@ -183,18 +183,30 @@ class SqliteStore:
         now = self._clock.now()
         return enqueue_on(tx, jobs, self.path, self._all_migrations(), self._declared, now, self._guests)
 
-    async def claim(self, worker: UUID, token: UUID, demand: Mapping[str, int]) -> list[ClaimedJob]:
+    async def claim(
+        self, worker: UUID, token: UUID, demand: Mapping[str, int], at_once: Mapping[str, int] | None = None
+    ) -> list[ClaimedJob]:
         is_durable = not self._strict_queues.isdisjoint(demand)
         return await self._writer.run(
-            Operation(lambda it: self._claim(it, worker, token, demand), is_durable=is_durable)
+            Operation(lambda it: self._claim(it, worker, token, demand, at_once), is_durable=is_durable)
         )
 
-    def _claim(self, it: Transaction, worker: UUID, token: UUID, demand: Mapping[str, int]) -> list[ClaimedJob]:
+    def _claim(
+        self,
+        it: Transaction,
+        worker: UUID,
+        token: UUID,
+        demand: Mapping[str, int],
+        at_once: Mapping[str, int] | None,
+    ) -> list[ClaimedJob]:
         if not it.execute("is_alive", (worker.bytes,)):
             raise WorkerDeclaredDead
         if it.is_careful and (before := it.claimed_before(worker, token)):
             return before
-        claimed = [job for queue, slots in demand.items() if slots > 0 for job in it.claim(queue, slots, worker, token)]
+        claimed: list[ClaimedJob] = []
+        for queue, slots in demand.items():
+            if slots > 0:
+                claimed += it.claim(queue, slots, worker, token, None if at_once is None else at_once.get(queue, 0))
         if not it.is_durable:
             strict = {job.queue for job in claimed if job.delivery is Delivery.AT_MOST_ONCE}
             if strict:
@@ -218,6 +230,7 @@ class SqliteStore:
         if it.change_many("complete", done, (it.microseconds,)) != len(done):
             raise NeedsCare  # some are stale, or repeated: find out which
         it.close_keys([each.id for each in settlements if each.is_keyed], self._key_end(it))
+        it.leave_by_id([each.id for each in settlements if each.is_lined], was_active=True)
         it.hint(HintKind.FINISHED, ids=(each.id for each in settlements))
         return [Settled.APPLIED] * len(settlements)
 
@@ -273,7 +286,8 @@ class SqliteStore:
         ripe = it.records("select_due", (it.microseconds, _BATCH))
         self._save(it, Changes([(job, lifecycle.ripen(job)) for job in ripe]))
         ((next_due,),) = it.execute("next_due")
-        next_in = None if next_due is None else max(from_microseconds(next_due) - it.now, timedelta(0))
+        times = [time for time in (next_due, it.ripen_gates(_BATCH)) if time is not None]
+        next_in = max(from_microseconds(min(times)) - it.now, timedelta(0)) if times else None
         return Tick(len(ripe), len(expired), next_in)
 
     # ── progress ─────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -14,7 +14,7 @@ from uuid import UUID
 
 from msgspec.structs import replace
 
-from holdfast import keys, lifecycle
+from holdfast import keys, lifecycle, traffic
 from holdfast.errors import QueueFull
 from holdfast.job import Attempt, ClaimedJob, JobRecord, NewJob, Stage, counts_as_scheduled, counts_as_waiting
 from holdfast.keys import KeyName, KeyRecord
@@ -22,8 +22,10 @@ from holdfast.moment import to_microseconds
 from holdfast.store import DEFAULT_BOUND, LONGEST_HISTORY, Enqueued, Hint, HintKind, Queue, QueueRecord
 from holdfast.stores.decisions import Changes, WatchedKeys, newly_final
 from holdfast.stores.sqlite import rows
+from holdfast.stores.sqlite.ledger import SqliteLedger
 from holdfast.stores.sqlite.rows import Row
 from holdfast.stores.sqlite.statements import Executor, Parameters, chunks, records_statement, statement
+from holdfast.traffic import Departure, lines_share
 
 NEARLY_FULL = 0.75
 """From this part of its bound on, a queue that gets room again says so to producers that may wait for it."""
@@ -34,13 +36,15 @@ class OpenQueue:
 
     def __init__(self, name: str, row: Row | None) -> None:
         self.name = name
-        self.waiting: int = row[0] if row else 0
-        self.scheduled: int = row[1] if row else 0
-        self.last_place: int = row[2] if row else 0
-        self.declared_bound: int = row[3] if row else DEFAULT_BOUND
-        self.override_bound: int | None = row[4] if row else None
-        self.scheduled_bound: int = row[5] if row else DEFAULT_BOUND
-        self.paused_at: int | None = row[6] if row else None
+        is_known = row is not None and row[0] is not None
+        self.waiting: int = row[0] if row and is_known else 0
+        self.scheduled: int = row[1] if row and is_known else 0
+        self.last_place: int = row[2] if row and is_known else 0
+        self.declared_bound: int = row[3] if row and is_known else DEFAULT_BOUND
+        self.override_bound: int | None = row[4] if row and is_known else None
+        self.scheduled_bound: int = row[5] if row and is_known else DEFAULT_BOUND
+        self.paused_at: int | None = row[6] if row and is_known else None
+        self.has_open_lines: bool = bool(row and row[7])
         self.is_changed = False
         self.waited_before = self.waiting
 
@@ -113,6 +117,7 @@ class Transaction:
         self._queues: dict[str, OpenQueue] = {}
         self._inserts: list[Row] = []
         self._keys: dict[KeyName, KeyRecord] = {}
+        self._ledger = SqliteLedger(self)
 
     # ── statements ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -204,6 +209,8 @@ class Transaction:
         prepared = [(self.queue(name), group, self._later(group)) for name, group in _by_queue(jobs).items()]
         for queue, group, scheduled in prepared:
             self._refuse_beyond_bounds(queue, group, scheduled)
+        if any(map(_LINE, jobs)):
+            self._line_up(jobs)
         for queue, group, scheduled in prepared:
             now, place = self.microseconds, queue.last_place
             self._inserts += [rows.new_row(new, now, place + index) for index, new in enumerate(group, 1)]
@@ -250,18 +257,59 @@ class Transaction:
 
     # ── claiming ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def claim(self, queue_name: str, slots: int, worker: UUID, token: UUID) -> list[ClaimedJob]:
+    def claim(
+        self, queue_name: str, slots: int, worker: UUID, token: UUID, most_rated: int | None = None
+    ) -> list[ClaimedJob]:
         queue = self.queue(queue_name)
         if queue.paused_at is not None:
             return []
         self.flush()
-        ((text, numbers),) = self.execute("claim", (queue_name, self.microseconds, slots, token.hex))
-        claimed = rows.read_claims(text)
+        if queue.has_open_lines:
+            claimed, numbers = self._claim_by_priority(queue_name, slots, token, most_rated)
+        else:
+            claimed, numbers = self._plain_jobs(queue_name, slots, token)
         if claimed:
             self.execute("start", (worker.bytes, token.bytes, self.microseconds, numbers))
             queue.waiting -= len(claimed)
             queue.is_changed = True
         return claimed
+
+    def _plain_jobs(
+        self, queue: str, slots: int, token: UUID, lowest: int = 0, highest: int = 9
+    ) -> tuple[list[ClaimedJob], str]:
+        """Jobs of these priorities that stand in no line, and their row numbers."""
+        ((text, numbers),) = self.execute("claim", (queue, self.microseconds, slots, token.hex, lowest, highest))
+        return rows.read_claims(text), numbers
+
+    def _claim_by_priority(
+        self, queue: str, slots: int, token: UUID, most_rated: int | None
+    ) -> tuple[list[ClaimedJob], str]:
+        """From lines and beside them; of the same priority, some of either kind."""
+        claimed: list[ClaimedJob] = []
+        places: list[int] = []
+        highest = 9
+        for priority in [*sorted(self._ledger.open_priorities(queue), reverse=True), -1]:
+            if priority < highest:
+                left = slots - len(claimed)
+                plain, numbers = self._plain_jobs(queue, left, token, priority + 1, highest)
+                claimed += plain
+                places += rows.read_numbers(numbers)
+            if priority < 0:
+                break
+            left = slots - len(claimed)
+            plain, numbers = self._plain_jobs(queue, left, token, priority, priority)
+            share = lines_share(left, len(plain), bool(token.int & 1))
+            lined = traffic.claim(self._ledger, queue, priority, share, self.microseconds, most_rated=most_rated)
+            self._opened(lined.queues)
+            most_rated = None if most_rated is None else most_rated - lined.rated
+            for chunk in chunks([id.bytes for id in lined.jobs]):
+                ((text, seqs),) = self._connection.execute(statement("claim_by_id", len(chunk)), (token.hex, *chunk))
+                claimed += rows.read_claims(text)
+                places += rows.read_numbers(seqs)
+            claimed += plain[: left - len(lined.jobs)]
+            places += rows.read_numbers(numbers)[: left - len(lined.jobs)]
+            highest = priority - 1
+        return claimed, rows.write_numbers(places)
 
     def claimed_before(self, worker: UUID, token: UUID) -> list[ClaimedJob]:
         return rows.read_claims(self.answer("claimed", (worker.bytes, token.bytes)))
@@ -287,6 +335,52 @@ class Transaction:
             self.hint(HintKind.LATER, later)
         self._keys |= changes.reopened
         self._remember(changes.attempts)
+        self._move_in_lines(changed)
+
+    # ── lines ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _line_up(self, jobs: Sequence[NewJob]) -> None:
+        """New jobs come into their lines."""
+        lined = [new for new in jobs if new.line is not None]
+        traffic.enter(self._ledger, [(new.line, new.queue, new.priority) for new in lined if new.line is not None])
+        due = [new for new in lined if lifecycle.due_time(new, self.now) <= self.now]
+        self._wake({new.line.id_for(new.queue, new.priority) for new in due if new.line is not None})
+
+    def _move_in_lines(self, changed: Sequence[tuple[JobRecord, JobRecord]]) -> None:
+        moved = [(before, after) for before, after in changed if after.line is not None]
+        if moved:
+            self.leave([departure for pair in moved if (departure := traffic.departure(*pair)) is not None])
+            ready = Stage.READY
+            self._wake(
+                {after.line for before, after in moved if after.line and before.stage is not ready is after.stage}
+            )
+
+    def leave_by_id(self, ids: Sequence[UUID], *, was_active: bool) -> None:
+        """Those of these jobs that stand in a line have come to their end."""
+        for chunk in chunks([id.bytes for id in ids]):
+            found = rows.read_pairs(self.answer("lines_of", chunk, len(chunk)))
+            self.leave([Departure(job, line, was_active=was_active, is_over=True) for job, line in found])
+
+    def leave(self, departures: Sequence[Departure]) -> None:
+        if departures:
+            self._opened(traffic.leave(self._ledger, departures, self.microseconds))
+
+    def ripen_gates(self, most: int) -> int | None:
+        """Open the lines whose time has come. When the next one's comes, if any."""
+        due = self._ledger.due_gates(self.microseconds, most)
+        if due:
+            self._opened(traffic.ripen(self._ledger, due, self.microseconds))
+        return self._ledger.next_at()
+
+    def _wake(self, lines: Iterable[UUID]) -> None:
+        wanted = set(lines)
+        if wanted:
+            self._opened(traffic.wake(self._ledger, wanted))
+
+    def _opened(self, queues: Iterable[str]) -> None:
+        for name in queues:
+            self.queue(name).has_open_lines = True
+            self.hint(HintKind.WORK, (name,))
 
     def _place(self, before: JobRecord, after: JobRecord) -> JobRecord:
         if after.stage is not Stage.READY or before.stage is Stage.READY:
@@ -310,6 +404,7 @@ class Transaction:
 
     def delete(self, ids: Sequence[UUID]) -> None:
         """Final jobs, with their history and their progress. They are in no counter any more."""
+        self.leave_by_id(ids, was_active=False)
         self.change_many("discard", [(id.bytes,) for id in ids])
         self.change_many("forget_history", [(id.bytes,) for id in ids])
         self.change_many("forget_progress", [(id.bytes,) for id in ids])
@@ -337,6 +432,7 @@ class Transaction:
 
 _NEEDS_A_LOOK = tuple(attrgetter(name) for name in ("idempotency_key", "unique_key", "is_repeat"))
 """A job with none of these is inserted without asking whether it is there already."""
+_LINE = attrgetter("line")
 
 
 def _by_queue(jobs: Sequence[NewJob]) -> dict[str, Sequence[NewJob]]:

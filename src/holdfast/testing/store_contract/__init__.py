@@ -32,6 +32,7 @@ pytest.register_assert_rewrite(
             "harness",
             "keys",
             "lifetime",
+            "lines",
             "progress",
             "prune",
             "queues",
@@ -54,6 +55,7 @@ from holdfast.testing.store_contract.enqueue import EnqueueContract
 from holdfast.testing.store_contract.harness import RETENTION, Harness, SyncConnection
 from holdfast.testing.store_contract.keys import IdempotencyKeyContract, UniqueKeyContract
 from holdfast.testing.store_contract.lifetime import CancellationContract, LifetimeContract
+from holdfast.testing.store_contract.lines import LineContract
 from holdfast.testing.store_contract.progress import ProgressContract
 from holdfast.testing.store_contract.prune import PruneContract
 from holdfast.testing.store_contract.queues import QueueContract, TaskContract
@@ -65,7 +67,7 @@ from holdfast.testing.store_contract.tick import TickContract
 from holdfast.testing.store_contract.transactions import TransactionContract
 from holdfast.testing.store_contract.workers import WorkerContract
 
-__all__ = ["StoreContract", "Harness", "SyncConnection", "RETENTION"]
+__all__ = ["StoreContract", "LineContract", "Harness", "SyncConnection", "RETENTION"]
 
 
 class StoreContract(

@@ -116,6 +116,10 @@ class Harness:
         await self.store.register(NewWorker(worker, name, host="host", pid=7, queues=("default",)))
         return worker
 
+    async def worker_again(self, worker: UUID) -> None:
+        """A worker that begins anew under the same id."""
+        await self.store.register(NewWorker(worker, "worker", host="host", pid=7, queues=("default",)))
+
     async def claim(
         self, worker: UUID | None = None, demand: int | Mapping[str, int] = 1, queue: str = "default"
     ) -> list[ClaimedJob]:

@@ -32,6 +32,7 @@ create table holdfast_jobs (
     result              text,
     idempotency_key     text,
     unique_key          text,
+    line                blob,
     tags                text,
     context             text,
     error_type          text,
@@ -42,12 +43,48 @@ create table holdfast_jobs (
 );
 
 -- Only live states are indexed, so that a finished job costs nothing but its row.
-create index holdfast_ready on holdfast_jobs (queue, priority desc, lane, place) where stage = 2;
+create index holdfast_ready on holdfast_jobs (queue, priority desc, lane, place) where stage = 2 and line is null;
+create index holdfast_in_line on holdfast_jobs (line, stage, lane, place) where line is not null;
 create index holdfast_due on holdfast_jobs (due_at, id) where stage = 1;
 create index holdfast_active on holdfast_jobs (worker) where stage = 3;
 create index holdfast_dead on holdfast_jobs (id) where stage = 6;
 create index holdfast_unannounced on holdfast_jobs (finished_at, id) where is_unannounced = 1;
 create index holdfast_expiring on holdfast_jobs (expires_at) where stage < 3 and expires_at is not null;
+
+-- Jobs under limits stand in lines, see traffic.py. state: 0 closed, 1 open, 2 parked. gates: their ids, one after the
+-- other.
+create table holdfast_lines (
+    seq       integer primary key,
+    id        blob    not null unique,
+    queue     text    not null,
+    priority  integer not null,
+    gates     blob    not null,
+    state     integer not null,
+    parked_at blob,
+    turn      integer not null
+);
+create index holdfast_open_lines on holdfast_lines (queue, priority desc, turn) where state = 1;
+create index holdfast_parked_lines on holdfast_lines (parked_at, priority desc, turn) where state = 2;
+
+-- kind: 1 limit, 2 rate, 3 order, 4 fair. log: when how many were claimed, as JSON.
+create table holdfast_gates (
+    seq         integer primary key,
+    id          blob    not null unique,
+    kind        integer not null,
+    name        text    not null,
+    key         text    not null,
+    declared    integer not null,
+    override    integer,
+    per         integer not null,
+    is_blocking integer not null,
+    held        integer not null,
+    holder      blob,
+    log         text    not null,
+    next_at     integer,
+    turn        integer not null,
+    lines       integer not null
+);
+create index holdfast_timed_gates on holdfast_gates (next_at) where next_at is not null;
 
 create table holdfast_keys (
     task         text    not null,

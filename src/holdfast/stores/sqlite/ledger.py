@@ -1,0 +1,99 @@
+"""Lines and gates in the file, within one transaction. What was read is kept: nobody else writes meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+from uuid import UUID
+
+from holdfast.gates import Gate
+from holdfast.stores.sqlite import rows
+from holdfast.stores.sqlite.statements import chunks
+from holdfast.traffic import Line
+
+if TYPE_CHECKING:
+    from holdfast.stores.sqlite.transaction import Transaction
+
+
+_MOST_PARKED = 1000
+"""Lines to open at once for one gate. If it has room for more, the next claim opens more."""
+
+
+class SqliteLedger:
+    """One transaction's lines and gates."""
+
+    def __init__(self, transaction: Transaction) -> None:
+        self._it = transaction
+        self._lines: dict[UUID, Line] = {}
+        self._gates: dict[UUID, Gate] = {}
+
+    def lines(self, ids: Iterable[UUID]) -> dict[UUID, Line]:
+        wanted = set(ids)
+        for chunk in chunks([id.bytes for id in wanted if id not in self._lines]):
+            self._keep(rows.read_lines(self._it.answer("lines", chunk, len(chunk))))
+        return {id: self._lines[id] for id in wanted if id in self._lines}
+
+    def gates(self, ids: Iterable[UUID]) -> dict[UUID, Gate]:
+        wanted = set(ids)
+        for chunk in chunks([id.bytes for id in wanted if id not in self._gates]):
+            self._gates |= {gate.id: gate for gate in rows.read_gates(self._it.answer("gates", chunk, len(chunk)))}
+        return {id: self._gates[id] for id in wanted if id in self._gates}
+
+    def open_lines(self, queue: str, priority: int, most: int) -> list[Line]:
+        return self._keep(rows.read_lines(self._it.answer("open_lines", (queue, priority, most))))
+
+    def open_priorities(self, queue: str) -> set[int]:
+        return {priority for (priority,) in self._it.execute("open_priorities", (queue,))}
+
+    def parked(self, wanted: Mapping[UUID, int]) -> list[Line]:
+        by_number: dict[int, list[bytes]] = {}
+        for gate, most in wanted.items():
+            by_number.setdefault(min(most, _MOST_PARKED), []).append(gate.bytes)
+        found: list[Line] = []
+        for most, gates in by_number.items():
+            for chunk in chunks(gates):
+                found += rows.read_lines(self._it.answer("parked_lines", (most, *chunk), len(chunk)))
+        return self._keep(found)
+
+    def current_turns(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        turns: dict[tuple[str, int], int] = {}
+        for place in places:
+            ((turn,),) = self._it.execute("current_turn", place)
+            if turn is not None:
+                turns[place] = turn
+        return turns
+
+    def ready(self, lines: Sequence[UUID], most: int) -> dict[UUID, list[UUID]]:
+        self._it.flush()
+        found: dict[UUID, list[UUID]] = {id: [] for id in lines}
+        for chunk in chunks([id.bytes for id in lines]):
+            text = self._it.answer("ready_in_lines", (self._it.microseconds, most, *chunk), len(chunk))
+            for line, job in rows.read_pairs(text):
+                found[line].append(job)
+        return found
+
+    def lines_of_ready(self, jobs: Sequence[UUID]) -> dict[UUID, UUID]:
+        self._it.flush()
+        found: dict[UUID, UUID] = {}
+        for chunk in chunks([id.bytes for id in jobs]):
+            text = self._it.answer("lines_of_ready", (self._it.microseconds, *chunk), len(chunk))
+            found |= dict(rows.read_pairs(text))
+        return found
+
+    def due_gates(self, now: int, most: int) -> dict[UUID, Gate]:
+        return {gate.id: gate for gate in rows.read_gates(self._it.answer("due_gates", (now, most)))}
+
+    def next_at(self) -> int | None:
+        ((opening,),) = self._it.execute("next_opening")
+        return None if opening is None else int(opening)
+
+    def save(self, lines: Iterable[Line], gates: Iterable[Gate]) -> None:
+        changed = self._keep(list(lines))
+        self._it.change_many("save_lines", [rows.line_row(line) for line in changed])
+        others = {gate.id: gate for gate in gates}
+        self._gates |= others
+        self._it.change_many("save_gates", [rows.gate_row(gate) for gate in others.values()])
+
+    def _keep(self, lines: list[Line]) -> list[Line]:
+        self._lines |= {line.id: line for line in lines}
+        return lines

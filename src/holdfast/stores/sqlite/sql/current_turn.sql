@@ -1,0 +1,1 @@
+select min(turn) from holdfast_lines where state = 1 and queue = ? and priority = ?

@@ -1,0 +1,1 @@
+select min(next_at) from holdfast_gates where next_at is not null

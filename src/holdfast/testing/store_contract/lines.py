@@ -1,0 +1,310 @@
+"""Lines: limits, rates, orders and fairness hold whoever claims, and nothing that ends keeps others waiting."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from datetime import timedelta
+from uuid import UUID, uuid4
+
+import pytest
+
+from holdfast.gates import GateKind, GateRule, LineRule
+from holdfast.job import ClaimedJob, JobState
+from holdfast.lifecycle import Bury, Complete, GiveBack, Transition
+from holdfast.store import Settlement
+from holdfast.testing.store_contract.harness import FAILURE, SECOND, Harness, ids_of
+
+MINUTE = timedelta(minutes=1)
+RETRY = GiveBack(MINUTE, is_charged=True, failure=FAILURE)
+
+
+def limit(most: int, key: str = "") -> LineRule:
+    return LineRule((GateRule(GateKind.LIMIT, "task", key, most),))
+
+
+def rate(most: int, per: timedelta = MINUTE, key: str = "") -> LineRule:
+    return LineRule((GateRule(GateKind.RATE, "task", key, most, per // timedelta(microseconds=1)),))
+
+
+def order(key: str = "", *, is_blocking: bool = False) -> LineRule:
+    return LineRule((GateRule(GateKind.ORDER, "task", key, is_blocking=is_blocking),))
+
+
+def tenant(key: str) -> LineRule:
+    return LineRule((GateRule(GateKind.FAIR, "", key),))
+
+
+def together(*rules: LineRule) -> LineRule:
+    return LineRule(tuple(gate for rule in rules for gate in rule.gates))
+
+
+class LineContract:
+    # ── limits ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_no_more_run_at_once_than_the_limit_of_their_key(self, harness: Harness) -> None:
+        await harness.enqueue_many(5, line=limit(2, "a"))
+        await harness.enqueue_many(5, line=limit(2, "b"))
+        claimed = await harness.claim(demand=10)
+        keys = Counter(record.line for record in await harness.store.get(ids_of(claimed)))
+        assert sorted(keys.values()) == [2, 2]
+        assert await harness.claim(demand=10) == []
+
+    async def test_jobs_of_one_line_are_claimed_in_their_order(self, harness: Harness) -> None:
+        ids = await harness.enqueue_many(5, line=limit(5))
+        assert ids_of(await harness.claim(demand=3)) == ids[:3]
+        assert ids_of(await harness.claim(demand=3)) == ids[3:]
+
+    async def test_a_claim_says_that_its_job_stands_in_a_line(self, harness: Harness) -> None:
+        await harness.enqueue(line=limit(1))
+        [lined] = await harness.claim()
+        await harness.enqueue()
+        [plain] = await harness.claim()
+        assert (lined.is_lined, plain.is_lined) == (True, False)
+
+    @pytest.mark.parametrize(
+        "transition", [Complete(), Bury(FAILURE), GiveBack(MINUTE), RETRY], ids=["done", "dead", "snooze", "retry"]
+    )
+    async def test_whatever_comes_of_a_job_its_place_is_free(self, harness: Harness, transition: Transition) -> None:
+        first, second = await harness.enqueue_many(2, line=limit(1))
+        [claimed] = await harness.claim(demand=5)
+        assert claimed.id == first
+        assert await harness.claim(demand=5) == []
+        await harness.settle(claimed, transition)
+        assert ids_of(await harness.claim(demand=5)) == [second]
+
+    async def test_what_is_given_back_at_once_comes_first(self, harness: Harness) -> None:
+        first, second = await harness.enqueue_many(2, line=limit(1))
+        [claimed] = await harness.claim(demand=5)
+        await harness.settle(claimed, GiveBack())
+        [again] = await harness.claim(demand=5)
+        assert again.id == first
+        await harness.settle(again, Complete())
+        assert ids_of(await harness.claim(demand=5)) == [second]
+
+    @pytest.mark.parametrize("end", ["rescue", "bury", "depart", "register"])
+    async def test_a_worker_that_is_gone_holds_nothing(self, harness: Harness, end: str) -> None:
+        await harness.enqueue_many(3, line=limit(2))
+        worker = await harness.worker()
+        assert len(await harness.claim(worker, demand=5)) == 2
+        match end:
+            case "rescue":
+                [sighting] = await harness.store.sightings()
+                await harness.store.rescue({worker: sighting.beat})
+            case "bury":
+                await harness.store.bury_worker(worker)
+            case "depart":
+                await harness.store.depart(worker)
+            case _:
+                await harness.worker_again(worker)
+        assert len(await harness.claim(demand=5)) == 2
+
+    async def test_cancelled_jobs_make_room(self, harness: Harness) -> None:
+        first, second, third = await harness.enqueue_many(3, line=limit(1))
+        [running] = await harness.claim()
+        await harness.store.cancel([second], "not wanted")
+        await harness.settle(running, Complete())
+        assert ids_of(await harness.claim(demand=5)) == [third]
+        assert await harness.state(first) is JobState.COMPLETED
+
+    async def test_a_limit_that_the_code_has_raised_counts_from_the_next_job_on(self, harness: Harness) -> None:
+        await harness.enqueue_many(3, line=limit(1))
+        assert len(await harness.claim(demand=5)) == 1
+        await harness.enqueue(line=limit(3))
+        assert len(await harness.claim(demand=5)) == 2
+
+    async def test_lines_may_share_a_gate(self, harness: Harness) -> None:
+        shared = limit(3, "shared")
+        for name in "abc":
+            await harness.enqueue_many(3, line=together(shared, tenant(name)))
+        claimed = await harness.claim(demand=10)
+        assert len(claimed) == 3
+        lines = {record.line for record in await harness.store.get(ids_of(claimed))}
+        assert len(lines) == 3, "each tenant gets one"
+        await harness.settle(claimed[0], Complete())
+        assert len(await harness.claim(demand=10)) == 1
+
+    async def test_racing_claimers_never_pass_a_limit(self, harness: Harness) -> None:
+        await harness.enqueue_many(60, line=limit(7))
+        worker = await harness.worker()
+        stores = harness.pair()
+        for _ in range(4):
+            claims = await asyncio.gather(
+                *(stores[number % 2].claim(worker, uuid4(), {"default": 5}) for number in range(6))
+            )
+            claimed = [job for jobs in claims for job in jobs]
+            assert len(claimed) <= 7
+            more = await harness.claim(worker, demand=10)
+            assert len(claimed) + len(more) == 7
+            await harness.store.settle([Settlement(job.id, job.token, Complete()) for job in [*claimed, *more]])
+
+    # ── rates ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_no_more_start_in_a_window_than_the_rate(self, harness: Harness) -> None:
+        await harness.enqueue_many(10, line=rate(3))
+        first = await harness.claim(demand=10)
+        assert len(first) == 3
+        await harness.store.settle([Settlement(job.id, job.token, Complete()) for job in first])
+        assert await harness.claim(demand=10) == [], "a rate counts starts, not what runs"
+        await harness.pass_time("59s")
+        assert await harness.claim(demand=10) == []
+        await harness.pass_time("2s")
+        assert len(await harness.claim(demand=10)) == 3
+
+    async def test_a_tick_tells_when_a_rate_has_room_again(self, harness: Harness) -> None:
+        await harness.enqueue_many(2, line=rate(1))
+        assert len(await harness.claim(demand=5)) == 1
+        assert await harness.claim(demand=5) == []
+        tick = await harness.store.tick()
+        assert tick.next_in is not None
+        assert MINUTE <= tick.next_in <= 1.03 * MINUTE
+        harness.clock.advance(tick.next_in)
+        assert (await harness.store.tick()).next_in is None
+        assert len(await harness.claim(demand=5)) == 1
+
+    async def test_other_keys_have_a_rate_of_their_own(self, harness: Harness) -> None:
+        await harness.enqueue_many(3, line=rate(1, key="a"))
+        await harness.enqueue_many(3, line=rate(1, key="b"))
+        assert len(await harness.claim(demand=10)) == 2
+
+    async def test_of_those_under_a_rate_only_what_can_start_at_once_is_claimed(self, harness: Harness) -> None:
+        await harness.enqueue_many(10, line=rate(8))
+        await harness.enqueue_many(10, line=limit(8))
+        worker = await harness.worker()
+        claimed = await harness.store.claim(worker, uuid4(), {"default": 10}, {"default": 3})
+        rated = rate(8).id_for("default", 5)
+        lines = Counter(record.line for record in await harness.store.get(ids_of(claimed)))
+        assert lines == {rated: 3, limit(8).id_for("default", 5): 7}
+
+    # ── orders ───────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_one_at_a_time_in_their_order(self, harness: Harness) -> None:
+        ids = await harness.enqueue_many(3, line=order())
+        seen: list[UUID] = []
+        for _ in ids:
+            [claimed] = await harness.claim(demand=5)
+            assert await harness.claim(demand=5) == []
+            seen.append(claimed.id)
+            await harness.settle(claimed, Complete())
+        assert seen == ids
+
+    async def test_an_order_is_kept_across_retries(self, harness: Harness) -> None:
+        first, second = await harness.enqueue_many(2, line=order())
+        [claimed] = await harness.claim(demand=5)
+        await harness.settle(claimed, RETRY)
+        assert await harness.claim(demand=5) == [], "the next one waits for the retry"
+        await harness.pass_time("61s")
+        [again] = await harness.claim(demand=5)
+        assert again.id == first
+        await harness.settle(again, Complete())
+        assert ids_of(await harness.claim(demand=5)) == [second]
+
+    async def test_a_retry_is_found_behind_however_many_wait_for_it(self, harness: Harness) -> None:
+        first, *others = await harness.enqueue_many(20, line=order())
+        [claimed] = await harness.claim()
+        await harness.settle(claimed, RETRY)
+        await harness.pass_time("61s")
+        [again] = await harness.claim()
+        assert again.id == first
+        await harness.settle(again, Complete())
+        assert ids_of(await harness.claim()) == others[:1]
+
+    async def test_in_an_order_priority_does_not_count(self, harness: Harness) -> None:
+        low = await harness.enqueue(line=order(), priority=1)
+        await harness.enqueue(line=order(), priority=9)
+        assert ids_of(await harness.claim(demand=5)) == [low]
+
+    async def test_a_dead_job_lets_the_next_one_go_on(self, harness: Harness) -> None:
+        _, second = await harness.enqueue_many(2, line=order())
+        [claimed] = await harness.claim(demand=5)
+        await harness.settle(claimed, Bury(FAILURE))
+        assert ids_of(await harness.claim(demand=5)) == [second]
+
+    @pytest.mark.parametrize("way", ["retry", "discard"])
+    async def test_a_dead_job_blocks_its_key_if_it_shall(self, harness: Harness, way: str) -> None:
+        first, second = await harness.enqueue_many(2, line=order(is_blocking=True))
+        [claimed] = await harness.claim(demand=5)
+        await harness.settle(claimed, Bury(FAILURE))
+        assert await harness.claim(demand=5) == []
+        if way == "retry":
+            await harness.store.retry([first])
+            [again] = await harness.claim(demand=5)
+            assert again.id == first
+            await harness.settle(again, Complete())
+        else:
+            await harness.store.discard([first])
+        assert ids_of(await harness.claim(demand=5)) == [second]
+
+    async def test_a_cancelled_job_that_waits_for_its_retry_lets_the_next_one_go_on(self, harness: Harness) -> None:
+        first, second = await harness.enqueue_many(2, line=order())
+        [claimed] = await harness.claim(demand=5)
+        await harness.settle(claimed, RETRY)
+        await harness.store.cancel([first], "not wanted")
+        assert ids_of(await harness.claim(demand=5)) == [second]
+
+    # ── fairness and priority ────────────────────────────────────────────────────────────────────────────────────────
+
+    async def test_a_tenant_with_many_jobs_does_not_starve_one_with_few(self, harness: Harness) -> None:
+        await harness.enqueue_many(100, line=tenant("large"))
+        few = set(await harness.enqueue_many(5, line=tenant("small")))
+        claimed = await harness.claim(demand=12)
+        assert few <= set(ids_of(claimed))
+
+    async def test_jobs_in_lines_and_others_share_the_slots(self, harness: Harness) -> None:
+        plain = set(await harness.enqueue_many(20))
+        await harness.enqueue_many(20, line=tenant("a"))
+        claimed = set(ids_of(await harness.claim(demand=10)))
+        assert len(claimed & plain) == 5
+        rest = set(ids_of(await harness.claim(demand=100)))
+        assert len(rest) == 30
+        await harness.check_counters()
+
+    async def test_if_one_slot_is_asked_for_each_kind_gets_its_turn(self, harness: Harness) -> None:
+        plain = set(await harness.enqueue_many(60))
+        await harness.enqueue_many(60, line=tenant("a"))
+        worker = await harness.worker()
+        claimed = [job.id for _ in range(60) for job in await harness.claim(worker)]
+        assert 5 <= len(plain.intersection(claimed)) <= 55
+
+    async def test_what_is_more_important_goes_first_in_lines_and_beside_them(self, harness: Harness) -> None:
+        low = await harness.enqueue(line=tenant("a"), priority=1)
+        plain = await harness.enqueue(priority=5)
+        high = await harness.enqueue(line=tenant("a"), priority=8)
+        top = await harness.enqueue(priority=9)
+        assert ids_of(await harness.claim(demand=4)) == [top, high, plain, low]
+
+    async def test_a_paused_queue_gives_nothing_from_its_lines(self, harness: Harness) -> None:
+        id = await harness.enqueue(line=tenant("a"))
+        await harness.store.pause("default")
+        assert await harness.claim(demand=5) == []
+        await harness.store.resume("default")
+        assert ids_of(await harness.claim(demand=5)) == [id]
+
+    async def test_a_line_s_jobs_wait_for_their_time_and_expire_like_others(self, harness: Harness) -> None:
+        later = await harness.enqueue(line=limit(5), delay=MINUTE)
+        expiring = await harness.enqueue(line=limit(5), expires_in=10 * SECOND)
+        harness.clock.advance("11s")
+        assert await harness.claim(demand=5) == []
+        await harness.pass_time("60s")
+        assert ids_of(await harness.claim(demand=5)) == [later]
+        assert await harness.state(expiring) is JobState.DEAD
+
+    async def test_everything_in_lines_comes_to_its_end(self, harness: Harness) -> None:
+        """Many keys, gates that are shared, retries, and claims of every size."""
+        ids: list[UUID] = []
+        for number in range(60):
+            rule = together(order(f"o{number % 7}"), limit(2, f"l{number % 3}"), tenant(f"t{number % 4}"))
+            ids.append(await harness.enqueue(line=rule))
+        worker = await harness.worker()
+        for turn in range(400):
+            claimed = await harness.claim(worker, demand=1 + turn % 9)
+            ends: list[tuple[ClaimedJob, Transition]] = [
+                (job, Complete() if job.attempt > 1 or job.id.int % 3 else RETRY) for job in claimed
+            ]
+            await harness.store.settle([Settlement(job.id, job.token, end) for job, end in ends])
+            if not claimed:
+                await harness.pass_time("61s")
+            if {record.state for record in await harness.store.get(ids)} == {JobState.COMPLETED}:
+                break
+        assert {record.state for record in await harness.store.get(ids)} == {JobState.COMPLETED}
+        await harness.check_counters()
