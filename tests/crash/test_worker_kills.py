@@ -126,6 +126,7 @@ def test_after_everything_was_killed_the_next_worker_takes_over(client: Client) 
         findings = _findings(client, [*jobs, *waiting])
         _check_promises(findings, Fate.EVERYTHING)
         assert len(findings.recovery[Fate.EVERYTHING]) == 4
+        assert max(findings.recovery[Fate.EVERYTHING]) < 5 + 2 * SLACK, "the new worker has to start as well"
         for job in jobs:
             took_over = client.history.read("start", job.id)[-1].at
             assert took_over - ready < PROMISED[Fate.WORKER] + SLACK, "once there is a worker again"
