@@ -124,7 +124,8 @@ def test_a_recovery_that_took_longer_than_is_promised_is_late() -> None:
 def test_the_quantiles_are_those_of_the_recovery_times() -> None:
     times = [float(number) for number in range(1, 101)]
     assert (quantile(times, 0.5), quantile(times, 0.99), quantile(times, 1.0)) == (50, 99, 100)
-    assert "100 child killed, warm: p50 50.00 s, p99 99.00 s, max 100.00 s" in str(Findings(recovery={Fate.CHILD: times}))
+    shown = str(Findings(recovery={Fate.CHILD: times}))
+    assert "100 child killed, warm: p50 50.00 s, p99 99.00 s, max 100.00 s" in shown
 
 
 def test_jobs_are_told_apart() -> None:
