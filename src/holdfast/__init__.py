@@ -38,6 +38,7 @@ from holdfast.errors import (
 from holdfast.handle import Job
 from holdfast.hooks import State
 from holdfast.job import Attempt, Failure, FailureKind, JobRecord, JobState
+from holdfast.limits import Limit, Order, Rate
 from holdfast.namespaces import Done
 from holdfast.options import TaskDefaults, Unique
 from holdfast.outcome import Cancel, GiveUp, PoolFull, RateLimited, Snooze, TryAgain
@@ -73,8 +74,10 @@ __all__ = [
     "JobNotFound",
     "JobRecord",
     "JobState",
+    "Limit",
     "MissingDriver",
     "NotAllowedInState",
+    "Order",
     "OutcomeUnknown",
     "Page",
     "PayloadTooLarge",
@@ -84,6 +87,7 @@ __all__ = [
     "Queue",
     "QueueFull",
     "QueueRecord",
+    "Rate",
     "RateLimited",
     "ResultTimeout",
     "Retention",

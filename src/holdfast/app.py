@@ -140,7 +140,8 @@ class Holdfast:
         name = options["name"] if "name" in options else str(getattr(function, "__name__", ""))
         signature = Signature(function, task=name or "<unnamed>", bind=bind)
         settings = check_task_options(options, name, self._defaults)
-        for template in (settings.idempotency_key, settings.unique.key if settings.unique else None):
+        keys = (settings.idempotency_key, settings.unique.key if settings.unique else None, *settings.limits.templates)
+        for template in keys:
             if template is not None:
                 template.check(signature.parameters, extra=signature.accepts_extra)
         unknown = set(settings.redact) - set(signature.parameters)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Final, Literal
+from typing import Any, Final, Literal
+
+import msgspec
 
 from holdfast.errors import InvalidOption
+from holdfast.gates import GateKind, GateRule, LineRule
+from holdfast.moment import MICROSECOND
 from holdfast.span import Span, parse_span
 from holdfast.template import Template
 
@@ -74,6 +79,80 @@ class Order:
         set_field(self, "key", Template(key))
         set_field(self, "is_blocking", on_dead == "block")
         set_field(self, "name", _check_name(name, "Order(name)"))
+
+
+class LimitDefinition(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A limit as it is published, for services without the code."""
+
+    kind: GateKind
+    name: str
+    key: str | None
+    most: int = 1
+    per: int = 0
+    """Microseconds."""
+    is_blocking: bool = False
+
+
+@dataclass(frozen=True)
+class Limits:
+    """All limits of a task."""
+
+    rate: Rate | None = None
+    limit: Limit | None = None
+    order: Order | None = None
+    fair: Template | None = None
+
+    @property
+    def templates(self) -> list[Template]:
+        keys = [each.key for each in (self.rate, self.limit, self.order) if each is not None]
+        return [key for key in (*keys, self.fair) if key is not None]
+
+    def definitions(self, task: str) -> tuple[LimitDefinition, ...]:
+        """As they are published."""
+        found: list[LimitDefinition] = []
+        if self.limit is not None:
+            found.append(
+                LimitDefinition(GateKind.LIMIT, self.limit.name or task, _text(self.limit.key), self.limit.most)
+            )
+        if self.rate is not None:
+            per = self.rate.per // MICROSECOND
+            name = self.rate.name or task
+            found.append(LimitDefinition(GateKind.RATE, name, _text(self.rate.key), self.rate.limit, per))
+        if self.order is not None:
+            name = self.order.name or task
+            found.append(LimitDefinition(GateKind.ORDER, name, self.order.key.text, is_blocking=self.order.is_blocking))
+        if self.fair is not None:
+            found.append(LimitDefinition(GateKind.FAIR, "", self.fair.text))
+        return tuple(found)
+
+
+class LimitRecipe:
+    """How the arguments of a job tell which limits it is under."""
+
+    def __init__(self, definitions: Sequence[LimitDefinition]) -> None:
+        self._parts = [(each, None if each.key is None else Template(each.key)) for each in definitions]
+
+    def __bool__(self) -> bool:
+        return bool(self._parts)
+
+    def line(self, arguments: Mapping[str, Any], defaults: Mapping[str, Any]) -> LineRule:
+        return LineRule(
+            tuple(
+                GateRule(
+                    each.kind,
+                    each.name,
+                    "" if template is None else template.render(arguments, defaults),
+                    each.most,
+                    each.per,
+                    each.is_blocking,
+                )
+                for each, template in self._parts
+            )
+        )
+
+
+def _text(template: Template | None) -> str | None:
+    return None if template is None else template.text
 
 
 def check_most(value: object, option: str) -> int:

@@ -13,6 +13,7 @@ from holdfast.codec import check_payload
 from holdfast.errors import InvalidOption, InvalidPayload
 from holdfast.ids import check_id
 from holdfast.job import Delivery
+from holdfast.limits import Limit, Limits, Order, Rate
 from holdfast.retry import Retry
 from holdfast.span import Span, format_span, parse_span
 from holdfast.store import check_name
@@ -44,6 +45,10 @@ class TaskOptions(TypedDict, total=False):
     expires: Span
     idempotency_key: str
     unique: Unique
+    rate: Rate
+    limit: Limit
+    order: str | Order
+    fair: str
     delivery: Literal["at_least_once", "at_most_once", "transactional"]
     isolation: Literal["process"] | None
     redact: Sequence[str]
@@ -125,6 +130,7 @@ class TaskSettings:
     expires: timedelta | None
     idempotency_key: Template | None
     unique: Unique | None
+    limits: Limits
     delivery: Delivery
     isolation: Literal["process"] | None
     redact: tuple[str, ...]
@@ -163,6 +169,7 @@ def check_task_options(options: TaskOptions, name: str, defaults: TaskDefaults) 
         expires=defaults.expires if expires is None else parse_span(expires, "expires"),
         idempotency_key=None if key is None else Template(key),
         unique=unique,
+        limits=_limits(options, name),
         delivery=delivery,
         isolation=isolation,
         redact=check_texts(options.get("redact", ()), "redact"),
@@ -281,6 +288,21 @@ def _delivery(value: object) -> Delivery:
     except ValueError:
         names = ", ".join(f"'{delivery}'" for delivery in Delivery)
         raise InvalidOption(f"delivery must be one of {names}.") from None
+
+
+def _limits(options: TaskOptions, task: str) -> Limits:
+    rate, limit, order, fair = (options.get(name) for name in ("rate", "limit", "order", "fair"))
+    if rate is not None and not isinstance(rate, Rate):
+        raise InvalidOption(f"task {task!r}: rate= takes Rate(100, '1m', key='{{argument}}').")
+    if limit is not None and not isinstance(limit, Limit):
+        raise InvalidOption(f"task {task!r}: limit= takes Limit(4, key='{{argument}}').")
+    if isinstance(order, str):
+        order = Order(order)
+    if order is not None and not isinstance(order, Order):
+        raise InvalidOption(f"task {task!r}: order= takes a template such as '{{argument}}', or Order('{{argument}}').")
+    if fair is not None and not isinstance(fair, str):
+        raise InvalidOption(f"task {task!r}: fair= takes a template such as '{{tenant}}'.")
+    return Limits(rate, limit, order, None if fair is None else Template(fair))
 
 
 def _isolation(value: object, task: str) -> Literal["process"] | None:

@@ -11,7 +11,9 @@ from uuid import UUID
 import msgspec
 
 from holdfast.codec import fingerprint
+from holdfast.gates import LineRule
 from holdfast.job import Delivery, NewJob
+from holdfast.limits import LimitRecipe
 from holdfast.options import JobSettings, TaskSettings
 from holdfast.store import TaskDefinition
 from holdfast.template import Template
@@ -30,11 +32,12 @@ class Recipe:
     idempotency_key: Template | None
     unique_key: Template | None
     unique_window: timedelta | None
+    limits: LimitRecipe
     defaults: Callable[[], Mapping[str, Any]]
 
     def make(self, payload: str, given: JobSettings, id: UUID) -> NewJob:
         """The job of a call with these arguments; what is given for the single job comes before what the task says."""
-        key, unique_key = self._keys(payload, given)
+        key, unique_key, line = self._keys(payload, given)
         expires_in = given.expires_in
         if expires_in is None and given.expires_at is None:
             expires_in = self.expires
@@ -54,21 +57,25 @@ class Recipe:
             fingerprint=None if key is None else fingerprint(payload),
             unique_key=unique_key,
             unique_window=self.unique_window,
+            line=line,
             tags=given.tags,
             context_json=given.context,
             is_repeat=given.id is not None,
         )
 
-    def _keys(self, payload: str, given: JobSettings) -> tuple[str | None, str | None]:
-        key, unique_key = given.idempotency_key, None
+    def _keys(self, payload: str, given: JobSettings) -> tuple[str | None, str | None, LineRule | None]:
+        """What the arguments tell: its idempotency key, its unique key, and the limits that it is under."""
+        key, unique_key, line = given.idempotency_key, None, None
         template = self.idempotency_key if key is None else None
-        if template is not None or self.unique_key is not None:
+        if template is not None or self.unique_key is not None or self.limits:
             arguments, defaults = plain_arguments(payload), self.defaults()
             if template is not None:
                 key = template.render(arguments, defaults)
             if self.unique_key is not None:
                 unique_key = self.unique_key.render(arguments, defaults)
-        return key, unique_key
+            if self.limits:
+                line = self.limits.line(arguments, defaults)
+        return key, unique_key, line
 
 
 def recipe_of(settings: TaskSettings, defaults: Callable[[], Mapping[str, Any]]) -> Recipe:
@@ -84,6 +91,7 @@ def recipe_of(settings: TaskSettings, defaults: Callable[[], Mapping[str, Any]])
         idempotency_key=settings.idempotency_key,
         unique_key=unique.key if unique else None,
         unique_window=unique.window if unique else None,
+        limits=LimitRecipe(settings.limits.definitions(settings.name)),
         defaults=defaults,
     )
 
@@ -102,6 +110,7 @@ def published_recipe(definition: TaskDefinition) -> Recipe:
         idempotency_key=None if definition.idempotency_key is None else Template(definition.idempotency_key),
         unique_key=None if definition.unique is None else Template(definition.unique),
         unique_window=_span(definition.unique_window),
+        limits=LimitRecipe(definition.limits),
         defaults=lambda: defaults,
     )
 

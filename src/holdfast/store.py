@@ -23,6 +23,7 @@ import msgspec
 from holdfast.errors import InvalidOption, QueueFull
 from holdfast.job import Attempt, ClaimedJob, Failure, FailureKind, JobRecord, JobState, NewJob, storable
 from holdfast.lifecycle import Transition
+from holdfast.limits import LimitDefinition
 from holdfast.liveness import Sighting
 from holdfast.outcome import Crashed
 from holdfast.schedule import Fired, Firing, Plan, ScheduleRecord, TickRecord
@@ -233,6 +234,7 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     idempotency_key: str | None = None
     unique: str | None = None
     unique_window: float | None = None
+    limits: tuple[LimitDefinition, ...] = ()
     redact: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     on_dead: tuple[str, ...] = ()

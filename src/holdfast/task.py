@@ -16,6 +16,7 @@ from holdfast.errors import InvalidOption, InvalidTask
 from holdfast.handle import Job
 from holdfast.ids import check_id
 from holdfast.job import NewJob
+from holdfast.limits import Limits
 from holdfast.options import PLAIN, JobOptions, JobSettings, TaskSettings, check_job_options
 from holdfast.recipe import recipe_of
 from holdfast.signature import Signature
@@ -42,7 +43,12 @@ class Task(Generic[P, R_co]):
     ) -> None:
         self._engine = engine
         self._plain: Prepared[P, R_co] = Prepared(self, PLAIN)
-        self._is_simple = settings.idempotency_key is None and settings.unique is None and settings.expires is None
+        self._is_simple = (
+            settings.idempotency_key is None
+            and settings.unique is None
+            and settings.expires is None
+            and settings.limits == Limits()
+        )
         self._kind = (settings.priority, settings.max_attempts, settings.delivery)
         self._recipe = recipe_of(settings, signature.defaults)
         self.function = function
@@ -122,6 +128,7 @@ class Task(Generic[P, R_co]):
             idempotency_key=None if settings.idempotency_key is None else settings.idempotency_key.text,
             unique=None if unique is None else unique.key.text,
             unique_window=None if unique is None or unique.window is None else unique.window.total_seconds(),
+            limits=settings.limits.definitions(settings.name),
             redact=settings.redact,
             aliases=settings.aliases,
             on_dead=self._engine.hooks.handlers_of(settings.name),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from holdfast.worker.slots import Slots, share
@@ -113,6 +113,17 @@ class Demand:
                 wanted |= share(room, queues, self._turns[pool])
                 self._turns[pool] += 1
         return wanted
+
+    def at_once(self, wanted: Mapping[str, int]) -> dict[str, int]:
+        """How many of those that were asked for could start when they come."""
+        free = [size - running for size, running in zip(self._sizes, self._running, strict=True)]
+        found: dict[str, int] = {}
+        for queue, number in wanted.items():
+            pool = self.pool_of(queue)
+            if pool is not None:
+                found[queue] = min(number, max(0, free[pool]))
+                free[pool] -= found[queue]
+        return found
 
     def _measure(self, now: float) -> None:
         if self._measured_at is None:

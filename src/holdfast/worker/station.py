@@ -207,7 +207,7 @@ class Station:
         claim = self._recorder.claiming(token)
         self._is_claiming = True
         try:
-            jobs = await self._engine.store.claim(self._worker, token, wanted)
+            jobs = await self._engine.store.claim(self._worker, token, wanted, self._demand.at_once(wanted))
             for job in jobs:
                 self._take(job)
         finally:

@@ -38,7 +38,7 @@ from holdfast.stores.postgres.work import Works, connect_for_work
 Result = TypeVar("Result")
 
 _PATIENCE: Final = 10.0
-"""Seconds that a loop in another thread is given to close its connections, each of which may take two to say goodbye."""
+"""Seconds that a loop in another thread is given to close its connections. Each may take two to say goodbye."""
 
 
 class Office(Branch):
