@@ -36,14 +36,14 @@ class OpenQueue:
 
     def __init__(self, name: str, row: Row | None) -> None:
         self.name = name
-        is_known = row is not None and row[0] is not None
-        self.waiting: int = row[0] if row and is_known else 0
-        self.scheduled: int = row[1] if row and is_known else 0
-        self.last_place: int = row[2] if row and is_known else 0
-        self.declared_bound: int = row[3] if row and is_known else DEFAULT_BOUND
-        self.override_bound: int | None = row[4] if row and is_known else None
-        self.scheduled_bound: int = row[5] if row and is_known else DEFAULT_BOUND
-        self.paused_at: int | None = row[6] if row and is_known else None
+        known: Row | None = row if row is not None and row[0] is not None else None
+        self.waiting: int = known[0] if known else 0
+        self.scheduled: int = known[1] if known else 0
+        self.last_place: int = known[2] if known else 0
+        self.declared_bound: int = known[3] if known else DEFAULT_BOUND
+        self.override_bound: int | None = known[4] if known else None
+        self.scheduled_bound: int = known[5] if known else DEFAULT_BOUND
+        self.paused_at: int | None = known[6] if known else None
         self.has_open_lines: bool = bool(row and row[7])
         self.is_changed = False
         self.waited_before = self.waiting
