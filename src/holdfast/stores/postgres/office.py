@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import contextlib
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Sequence
 from datetime import datetime, timedelta
@@ -37,6 +38,7 @@ from holdfast.stores.postgres.work import Works, connect_for_work
 
 Result = TypeVar("Result")
 
+_LOOK_EVERY: Final = 0.1
 _PATIENCE: Final = 10.0
 """Seconds that a loop in another thread is given to close its connections. Each may take two to say goodbye."""
 
@@ -239,14 +241,19 @@ class Offices:
 
 async def _close_elsewhere(loop: asyncio.AbstractEventLoop, office: Office) -> None:
     """Close the office of a loop in another thread. A loop that ends meanwhile closes it by itself."""
-    coroutine = office.close()
-    try:
-        closing = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(coroutine, loop))
-    except RuntimeError:
-        coroutine.close()
-        return
-    closing.add_done_callback(lambda _: closing.cancelled() or closing.exception())
-    await asyncio.wait([closing], timeout=_PATIENCE)
+    done: concurrent.futures.Future[None] = concurrent.futures.Future()
+
+    def begin() -> None:
+        closing = loop.create_task(office.close())
+        closing.add_done_callback(lambda _: closing.cancelled() or closing.exception())
+        closing.add_done_callback(lambda _: done.set_result(None))
+
+    with contextlib.suppress(RuntimeError):  # it has just ended
+        loop.call_soon_threadsafe(begin)
+    patience = asyncio.get_running_loop().time() + _PATIENCE
+    waiting = asyncio.wrap_future(done)
+    while not done.done() and not loop.is_closed() and asyncio.get_running_loop().time() < patience:
+        await asyncio.wait([waiting], timeout=_LOOK_EVERY)
 
 
 async def _finished(coroutine: Coroutine[Any, Any, Result]) -> Result:
