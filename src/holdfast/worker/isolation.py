@@ -314,9 +314,11 @@ class Cell:
                 stdin=asyncio.subprocess.DEVNULL,
                 start_new_session=True,
             )
-        except OSError as error:
+        except BaseException as error:
             ours.close()
-            raise CantStart(str(error)) from error
+            if isinstance(error, OSError):
+                raise CantStart(str(error)) from error
+            raise
         finally:
             theirs.close()
         self._line = await Line.open(ours)
@@ -359,10 +361,12 @@ class Cell:
 
     async def _clear_up(self, process: asyncio.subprocess.Process, line: Line) -> None:
         """Once it has ended: end what it has started, and the line, which that may still have in hand."""
-        await process.wait()
-        kill_group(process.pid)
-        await asyncio.sleep(_LAST_LINES)
-        line.close()
+        try:
+            await process.wait()
+            kill_group(process.pid)
+            await asyncio.sleep(_LAST_LINES)
+        finally:
+            line.close()  # also if this loop ends first
 
     async def wait(self) -> int:
         assert self._process is not None
