@@ -185,6 +185,11 @@ def vacated(gate: Gate, job: UUID, *, was_active: bool, is_over: bool) -> Gate:
     return gate
 
 
+def is_idle(gate: Gate, now: int) -> bool:
+    """Whether nothing would be lost if it were made anew."""
+    return not (gate.lines or gate.held or gate.holder or _recent(gate, now)) and gate.override is None
+
+
 def to_open(gate: Gate, now: int) -> int:
     """How many of the lines that are parked at it have something to try for."""
     if gate.kind is GateKind.ORDER:

@@ -250,6 +250,15 @@ def release(ledger: Ledger, gates: Mapping[UUID, Gate], now: int) -> frozenset[s
     return _open(ledger, ledger.parked(wanted), gates) if wanted else frozenset()
 
 
+def forget(ledger: Ledger, lines: Sequence[Line]) -> None:
+    """These lines are closed, and no job is known that stood in them."""
+    gates = ledger.gates({id for line in lines for id in line.gates})
+    for line in lines:
+        for id in line.gates:
+            gates[id] = replace(gates[id], lines=gates[id].lines - 1)
+    ledger.save([], gates.values())
+
+
 class Claimed(msgspec.Struct, frozen=True):
     """What a claim has taken from lines."""
 

@@ -368,6 +368,7 @@ class MemoryStore:
             gone = [id for id, worker in self._workers.items() if worker.dead_at and worker.dead_at < oldest]
             for id in gone[:batch]:
                 del self._workers[id]
+            self._ledger.forget({job.line for job in self._jobs.values() if job.line}, to_microseconds(now))
             is_done = len(old) <= batch and len(dead_keys) <= batch and len(gone) <= batch
             return Pruned(min(len(old), batch), min(len(dead_keys), batch), min(len(gone), batch), is_done)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
-from holdfast.gates import Gate
+from holdfast import traffic
+from holdfast.gates import Gate, is_idle
 from holdfast.traffic import Line, LineState
 
 
@@ -62,6 +63,14 @@ class MemoryLedger:
     def save(self, lines: Iterable[Line], gates: Iterable[Gate]) -> None:
         self._lines |= {line.id: line for line in lines}
         self._gates |= {gate.id: gate for gate in gates}
+
+    def forget(self, known: set[UUID], now: int) -> None:
+        """Forget lines that are closed and in which no job stood that is known, and gates that nobody needs."""
+        lines = [line for line in self._lines.values() if line.state is LineState.CLOSED and line.id not in known]
+        traffic.forget(self, lines)
+        for line in lines:
+            del self._lines[line.id]
+        self._gates = {id: gate for id, gate in self._gates.items() if not is_idle(gate, now)}
 
     def all_gates(self) -> list[Gate]:
         return list(self._gates.values())

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-from holdfast.gates import Gate
+from holdfast import traffic
+from holdfast.gates import Gate, is_idle
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.statements import chunks
 from holdfast.traffic import Line
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from holdfast.stores.sqlite.transaction import Transaction
 
 
+_WINDOW = 1000
 _MOST_PARKED = 1000
 """Lines to open at once for one gate. If it has room for more, the next claim opens more."""
 
@@ -86,6 +88,21 @@ class SqliteLedger:
     def next_at(self) -> int | None:
         ((opening,),) = self._it.execute("next_opening")
         return None if opening is None else int(opening)
+
+    def forget(self, after: int) -> int:
+        """Forget some lines and gates that nobody needs any more. Where to go on; 0 means from the beginning."""
+        ((last, looked_at, text),) = self._it.execute("forgotten_lines", (after, _WINDOW))
+        lines = rows.read_lines(text)
+        traffic.forget(self, lines)
+        self._it.change_many("forget_lines", [(line.id.bytes,) for line in lines])
+        for line in lines:
+            self._lines.pop(line.id, None)
+        gates = rows.read_gates(self._it.answer("unused_gates", (_WINDOW,)))
+        idle = [gate.id.bytes for gate in gates if is_idle(gate, self._it.microseconds)]
+        self._it.change_many("forget_gates", [(id,) for id in idle])
+        for id in idle:
+            self._gates.pop(UUID(bytes=id), None)
+        return int(last) if looked_at == _WINDOW else 0
 
     def save(self, lines: Iterable[Line], gates: Iterable[Gate]) -> None:
         changed = self._keep(list(lines))

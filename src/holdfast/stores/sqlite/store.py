@@ -109,6 +109,7 @@ class SqliteStore:
         self._locks = WorkerLocks(self.path)
         self._guests = Guests(self.path)
         self._prune_from = 0
+        self._prune_lines_from = 0
         self._strict_queues: set[str] = set()
         """Queues with at-most-once jobs: their claims go to the disk at once."""
 
@@ -394,6 +395,7 @@ class SqliteStore:
             it.delete(still)
             keys = it.change("prune_keys", (it.microseconds, batch))
             workers = it.change("prune_workers", (to_microseconds(it.now - WORKER_RETENTION),))
+            self._prune_lines_from = it.forget_lines(self._prune_lines_from)
             return Pruned(len(still), keys, workers, is_done and keys < batch)
 
         return await self._writer.run(Operation(work))

@@ -372,6 +372,9 @@ class Transaction:
             self._opened(traffic.ripen(self._ledger, due, self.microseconds))
         return self._ledger.next_at()
 
+    def forget_lines(self, after: int) -> int:
+        return self._ledger.forget(after)
+
     def _wake(self, lines: Iterable[UUID]) -> None:
         wanted = set(lines)
         if wanted:

@@ -289,6 +289,35 @@ class LineContract:
         assert ids_of(await harness.claim(demand=5)) == [later]
         assert await harness.state(expiring) is JobState.DEAD
 
+    async def test_limits_hold_also_after_everything_about_them_was_pruned(self, harness: Harness) -> None:
+        for _ in range(2):
+            ids = await harness.enqueue_many(3, line=together(limit(2), rate(2), order("k"), tenant("t")))
+            for id in ids:
+                [claimed] = await harness.claim(demand=5)
+                assert claimed.id == id
+                await harness.settle(claimed, Complete())
+                await harness.pass_time("70s")
+            await harness.pass_time(timedelta(days=2))
+            while not (await harness.store.prune()).is_done:
+                pass
+            assert await harness.store.get(ids) == []
+
+    async def test_what_runs_or_waits_keeps_its_line(self, harness: Harness) -> None:
+        running, waiting = await harness.enqueue_many(2, line=limit(1))
+        dead = await harness.dead(line=order("k", is_blocking=True))
+        [claimed] = await harness.claim()
+        await harness.pass_time(timedelta(days=2))
+        await harness.store.prune()
+        assert await harness.claim(demand=5) == []
+        await harness.settle(claimed, Complete())
+        assert ids_of(await harness.claim(demand=5)) == [waiting]
+        assert claimed.id == running
+        record = await harness.record(dead)
+        behind = await harness.enqueue(line=order("k", is_blocking=True), queue=record.queue)
+        assert await harness.claim(demand=5, queue=record.queue) == [], "the dead one still blocks"
+        await harness.store.discard([dead])
+        assert ids_of(await harness.claim(demand=5, queue=record.queue)) == [behind]
+
     async def test_everything_in_lines_comes_to_its_end(self, harness: Harness) -> None:
         """Many keys, gates that are shared, retries, and claims of every size."""
         ids: list[UUID] = []

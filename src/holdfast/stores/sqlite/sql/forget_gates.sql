@@ -1,0 +1,1 @@
+delete from holdfast_gates where id in (values /*rows*/(?)/*rows*/)

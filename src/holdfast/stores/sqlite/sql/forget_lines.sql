@@ -1,0 +1,1 @@
+delete from holdfast_lines where id in (values /*rows*/(?)/*rows*/)
