@@ -335,7 +335,9 @@ def _open(ledger: Ledger, lines: Sequence[Line], gates: Mapping[UUID, Gate]) -> 
     opening: list[Line] = []
     moved: dict[UUID, Gate] = {}
     for line in sorted(lines, key=lambda line: (line.turn, line.id)):
-        line, tenant = opened(line, known, current.get((line.queue, line.priority), 0))
+        place = line.queue, line.priority
+        line, tenant = opened(line, known, current.get(place, 0))
+        current[place] = min(line.turn, current.get(place, line.turn))  # as if they were opened one after the other
         opening.append(line)
         if tenant is not None:
             known[tenant.id] = moved[tenant.id] = tenant

@@ -165,8 +165,7 @@ filters = st.one_of(
 class StoreMachine(RuleBasedStateMachine):
     """Everything that can be asked of a store. Its bookkeeping is what a client would know, and no more."""
 
-    knows_lines = False
-    """Which of several lines gets the lower turn depends on what else is done in the same transaction."""
+    knows_lines = True
 
     def __init__(self) -> None:
         super().__init__()
@@ -584,6 +583,7 @@ class PostgresMachine(StoreMachine):
     """All lives are led in one database, which is emptied before each: that is much faster than to make another."""
 
     url: str
+    knows_lines = False
 
     def make_store(self) -> Store:
         with psycopg.connect(self.url, autocommit=True) as connection:

@@ -118,9 +118,9 @@ class ProgressOutlivesItsRun(MemoryStore):
 
 
 class ProgressOutlivesItsJob(MemoryStore):
-    def _forget(self, id: UUID) -> None:
+    def _forget(self, ids: Sequence[UUID]) -> None:
         kept = dict(self._progress)
-        super()._forget(id)
+        super()._forget(ids)
         self._progress = kept
 
 
@@ -305,9 +305,9 @@ class KeyNeverExpires(MemoryStore):
 
 
 class KeyIsForgottenWithItsJob(MemoryStore):
-    def _forget(self, id: UUID) -> None:
-        self._keys = {name: record for name, record in self._keys.items() if record.job != id}
-        super()._forget(id)
+    def _forget(self, ids: Sequence[UUID]) -> None:
+        self._keys = {name: record for name, record in self._keys.items() if record.job not in ids}
+        super()._forget(ids)
 
 
 class KeyIgnoresTheFingerprint(MemoryStore):
@@ -397,7 +397,7 @@ class DiscardTakesCancelledJobsToo(MemoryStore):
         rulings = await super().discard(ids)
         for job in await self.get(ids):
             if job.stage is Stage.CANCELLED:
-                self._forget(job.id)
+                self._forget([job.id])
         return rulings
 
 

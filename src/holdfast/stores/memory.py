@@ -98,6 +98,8 @@ class MemoryStore:
         self._code_from: dict[str, datetime] = {}
         self._last_place = 0
         self._ledger = MemoryLedger(self._ready_in, self._ready_where)
+        self._moved: list[tuple[JobRecord | None, JobRecord]] = []
+        """Changes of jobs in lines, until `_move_in_lines`."""
         self._schedules = MemorySchedules(self._state, self._enqueue_ticks)
 
     # ── lifetime ─────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -133,6 +135,7 @@ class MemoryStore:
         traffic.enter(self._ledger, [(new.line, new.queue, new.priority) for new in fresh if new.line is not None])
         for record in records:
             self._put(None, record)
+        self._move_in_lines()
         self._ring_for_work(records)
         return answers
 
@@ -184,24 +187,21 @@ class MemoryStore:
                 if slots > 0 and not self._queue(queue).is_paused:
                     most_rated = None if at_once is None else at_once.get(queue, 0)
                     claimed += self._pick(queue, slots, most_rated, bool(token.int & 1), now)
-            return [_claimed(self._put(job, lifecycle.start(job, worker, token, now))) for job in claimed]
+            started = [self._put(job, lifecycle.start(job, worker, token, now)) for job in claimed]
+            self._moved.clear()  # they were taken from their lines
+            return [_claimed(job) for job in started]
 
     def _pick(self, queue: str, slots: int, most_rated: int | None, coin: bool, now: datetime) -> list[JobRecord]:
         """The jobs that a claim takes from a queue: by priority, and of the same priority some of either kind."""
         plain = [job for job in self._ready(now) if job.queue == queue and job.line is None]
         plain.sort(key=lambda job: (-job.priority, job.lane, job.place))
         picked: list[JobRecord] = []
-        for priority in sorted({job.priority for job in plain} | self._ledger.open_priorities(queue), reverse=True):
+        lined_at = self._ledger.open_priorities(queue)
+        for priority in sorted({job.priority for job in plain} | lined_at, reverse=True):
             left = slots - len(picked)
             mine = [job for job in plain if job.priority == priority]
-            lined = traffic.claim(
-                self._ledger,
-                queue,
-                priority,
-                lines_share(left, len(mine), coin),
-                to_microseconds(now),
-                most_rated=most_rated,
-            )
+            share = lines_share(left, len(mine), coin) if priority in lined_at else 0
+            lined = traffic.claim(self._ledger, queue, priority, share, to_microseconds(now), most_rated=most_rated)
             most_rated = None if most_rated is None else most_rated - lined.rated
             self._ring(HintKind.WORK, lined.queues)
             picked += [*map(self._jobs.__getitem__, lined.jobs), *mine[: left - len(lined.jobs)]]
@@ -222,7 +222,9 @@ class MemoryStore:
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         check_batch(len(settlements))
         with self._lock:
-            return [self._settle(settlement, self._clock.now()) for settlement in settlements]
+            answers = [self._settle(settlement, self._clock.now()) for settlement in settlements]
+            self._move_in_lines()
+            return answers
 
     def _settle(self, settlement: Settlement, now: datetime) -> Settled:
         job = self._jobs.get(settlement.id)
@@ -252,16 +254,16 @@ class MemoryStore:
             for job in expired:
                 self._record(job, lifecycle.failed_attempt(job, lifecycle.expired_failure(job), now))
                 self._put(job, lifecycle.expire(job, now))
+            self._move_in_lines()
             scheduled = sorted(
                 (job for job in map(self._jobs.__getitem__, self._waiting) if job.stage is Stage.SCHEDULED),
                 key=lambda job: (job.due_at, job.id),
             )
             ripe = [job for job in scheduled if job.due_at <= now][:_BATCH]
             self._ring_for_work([self._put(job, lifecycle.ripen(job)) for job in ripe])
-            self._ring(
-                HintKind.WORK,
-                traffic.ripen(self._ledger, self._ledger.due_gates(moment := to_microseconds(now)), moment),
-            )
+            self._move_in_lines()
+            moment = to_microseconds(now)
+            self._ring(HintKind.WORK, traffic.ripen(self._ledger, self._ledger.due_gates(moment), moment))
             next_times = [job.due_at for job in scheduled[len(ripe) :][:1]]
             if (opening := self._ledger.next_at()) is not None:
                 next_times.append(from_microseconds(opening))
@@ -288,15 +290,23 @@ class MemoryStore:
     # ── steering ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def cancel(self, ids: Sequence[UUID], reason: str) -> dict[UUID, Ruling]:
-        return self._steer(ids, lambda job, now: lifecycle.cancel(job, reason, now))
+        with self._lock:
+            rulings = self._steer(ids, lambda job, now: lifecycle.cancel(job, reason, now))
+            self._move_in_lines()
+            return rulings
 
     async def run_now(self, ids: Sequence[UUID]) -> dict[UUID, Ruling]:
-        return self._steer(ids, lifecycle.run_now)
+        with self._lock:
+            rulings = self._steer(ids, lifecycle.run_now)
+            self._move_in_lines()
+            return rulings
 
     async def retry(self, ids: Sequence[UUID], args_json: str | None = None) -> dict[UUID, Ruling]:
         check_batch(len(ids))
         with self._lock:
-            return {id: self._retry(id, args_json) for id in ids}
+            rulings = {id: self._retry(id, args_json) for id in ids}
+            self._move_in_lines()
+            return rulings
 
     def _retry(self, id: UUID, args_json: str | None) -> Ruling:
         job = self._jobs.get(id)
@@ -312,12 +322,14 @@ class MemoryStore:
         check_batch(len(ids))
         with self._lock:
             rulings: dict[UUID, Ruling] = {}
-            for id in ids:
+            dead: list[UUID] = []
+            for id in dict.fromkeys(ids):
                 job = self._jobs.get(id)
                 is_dead = job is not None and lifecycle.may_discard(job)
                 rulings[id] = Ruling(is_dead, job.state if job else None)
                 if is_dead:
-                    self._forget(id)
+                    dead.append(id)
+            self._forget(dead)
             return rulings
 
     def _steer(
@@ -359,8 +371,7 @@ class MemoryStore:
                 Stage.DEAD: dead_before,
             }
             old = [id for id, job in self._jobs.items() if self._is_over(job, ends.get(job.stage), now)]
-            for id in old[:batch]:
-                self._forget(id)
+            self._forget(old[:batch])
             dead_keys = [name for name, record in self._keys.items() if not record.is_live(now)]
             for name in dead_keys[:batch]:
                 del self._keys[name]
@@ -446,16 +457,15 @@ class MemoryStore:
                 self._workers[worker] = replace(record, dead_at=now)
             for settlement in settlements:
                 self._settle(settlement, now)
+            self._move_in_lines()
             rest = self._active_of(worker)
-            for job in rest:
-                self._take_over(job, lifecycle.after_departure(job), now)
+            self._take_over([(job, lifecycle.after_departure(job)) for job in rest], now)
             return [job.id for job in rest]
 
     async def depart(self, worker: UUID) -> list[UUID]:
         with self._lock:
             held = self._active_of(worker)
-            for job in held:
-                self._take_over(job, lifecycle.after_departure(job), self._clock.now())
+            self._take_over([(job, lifecycle.after_departure(job)) for job in held], self._clock.now())
             self._workers.pop(worker, None)
             return [job.id for job in held]
 
@@ -473,18 +483,18 @@ class MemoryStore:
             return [replace(worker, active=active[worker.id]) for worker in self._workers.values()]
 
     def _rescue(self, orphans: Sequence[JobRecord], now: datetime) -> list[UUID]:
-        for job in orphans:
-            self._take_over(job, lifecycle.after_crash(job, crash_of(job.worker)), now)
+        self._take_over([(job, lifecycle.after_crash(job, crash_of(job.worker))) for job in orphans], now)
         return [job.id for job in orphans]
 
     def _give_back(self, held: Sequence[JobRecord], now: datetime) -> None:
-        for job in held:
-            self._take_over(job, GiveBack(), now)
+        self._take_over([(job, GiveBack()) for job in held], now)
 
-    def _take_over(self, job: JobRecord, transition: Transition, now: datetime) -> None:
-        """Take a job from its worker. The token goes too: that worker must not settle it any more."""
-        self._record(job, lifecycle.ended_attempt(job, transition, now))
-        self._put(job, replace(lifecycle.finish(job, transition, now), token=None))
+    def _take_over(self, held: Sequence[tuple[JobRecord, Transition]], now: datetime) -> None:
+        """Take jobs from their worker. Their tokens go too: that worker must not settle them any more."""
+        for job, transition in held:
+            self._record(job, lifecycle.ended_attempt(job, transition, now))
+            self._put(job, replace(lifecycle.finish(job, transition, now), token=None))
+        self._move_in_lines()
 
     def _alive(self, worker: UUID) -> None:
         if not self._is_alive(worker):
@@ -652,27 +662,37 @@ class MemoryStore:
         if before is not None and before.stage is Stage.READY and after.stage is not Stage.READY:
             self._ring(HintKind.ROOM, queues={after.queue})
         if after.line is not None:
-            self._move_in_line(before, after, after.line)
+            self._moved.append((before, after))
         return after
 
-    def _move_in_line(self, before: JobRecord | None, after: JobRecord, line: UUID) -> None:
-        if before is not None and (departure := traffic.departure(before, after)) is not None:
-            self._leave([departure])
-        if after.stage is Stage.READY and (before is None or before.stage is not Stage.READY):
-            traffic.wake(self._ledger, [line])
+    def _move_in_lines(self) -> None:
+        """What has changed makes room for others, or wants to run. All of it together, as a transaction does it."""
+        moved, self._moved = self._moved, []
+        pairs = [(before, after) for before, after in moved if before is not None]
+        self._leave([departure for pair in pairs if (departure := traffic.departure(*pair)) is not None])
+        woken = {
+            after.line
+            for before, after in moved
+            if after.line is not None
+            and after.stage is Stage.READY
+            and (before is None or before.stage is not Stage.READY)
+        }
+        if woken:
+            traffic.wake(self._ledger, woken)
 
     def _leave(self, departures: Sequence[Departure]) -> None:
-        self._ring(HintKind.WORK, traffic.leave(self._ledger, departures, to_microseconds(self._clock.now())))
+        if departures:
+            self._ring(HintKind.WORK, traffic.leave(self._ledger, departures, to_microseconds(self._clock.now())))
 
-    def _forget(self, id: UUID) -> None:
-        job = self._jobs.pop(id)
-        if job.line is not None:
-            self._leave([Departure(id, job.line, was_active=False, is_over=True)])
-        self._count(job, -1)
-        self._waiting.pop(id, None)
-        self._history.pop(id, None)
-        self._progress.pop(id, None)
-        self._unannounced.discard(id)
+    def _forget(self, ids: Sequence[UUID]) -> None:
+        jobs = [self._jobs.pop(id) for id in ids]
+        self._leave([Departure(job.id, job.line, was_active=False, is_over=True) for job in jobs if job.line])
+        for job in jobs:
+            self._count(job, -1)
+            self._waiting.pop(job.id, None)
+            self._history.pop(job.id, None)
+            self._progress.pop(job.id, None)
+            self._unannounced.discard(job.id)
 
     def _count(self, job: JobRecord | None, by: int) -> None:
         if job is None:

@@ -294,7 +294,7 @@ class Transaction:
                 plain, numbers = self._plain_jobs(queue, left, token, priority + 1, highest)
                 claimed += plain
                 places += rows.read_numbers(numbers)
-            if priority < 0:
+            if priority < 0 or len(claimed) >= slots:
                 break
             left = slots - len(claimed)
             plain, numbers = self._plain_jobs(queue, left, token, priority, priority)
@@ -357,9 +357,12 @@ class Transaction:
 
     def leave_by_id(self, ids: Sequence[UUID], *, was_active: bool) -> None:
         """Those of these jobs that stand in a line have come to their end."""
-        for chunk in chunks([id.bytes for id in ids]):
-            found = rows.read_pairs(self.answer("lines_of", chunk, len(chunk)))
-            self.leave([Departure(job, line, was_active=was_active, is_over=True) for job, line in found])
+        found = [
+            pair
+            for chunk in chunks([id.bytes for id in ids])
+            for pair in rows.read_pairs(self.answer("lines_of", chunk, len(chunk)))
+        ]
+        self.leave([Departure(job, line, was_active=was_active, is_over=True) for job, line in found])
 
     def leave(self, departures: Sequence[Departure]) -> None:
         if departures:
