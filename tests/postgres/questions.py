@@ -79,6 +79,7 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "make_lines": [_json([_line(id) for id in ids_of(LINE, batch, 10**6)])],
         "nearly_full": [[QUEUE]],
         "next_due": [],
+        "next_line": [LINED_QUEUE, 5],
         "open_lines": [LINED_QUEUE, 5, batch],
         "pause": [QUEUE, None],
         "progress": [finished],
@@ -119,7 +120,7 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "try_gates": [gates],
         "unfinished_ticks": [[TASK]],
         "unused_gates": [batch],
-        "wait_for_line": [LINED_QUEUE, 5],
+        "wait_for_line": [id_of(LINE, 2)],
         "wake": [[LINED_QUEUE] * batch, lines],
         "workers": [],
     }

@@ -60,6 +60,7 @@ INDEXES: Final = {
     "lock_orphans": {"jobs_pkey", "jobs_active"},
     "look_at_lines": {"lines_open", "gates_pkey", "jobs_in_line"},
     "next_due": {"jobs_due", "jobs_expiring", "gates_timed"},
+    "next_line": {"lines_open"},
     "open_lines": {"lines_open"},
     "prunable": {"jobs_pkey", "keys_of_job"},
     "progress": {"jobs_pkey", "progress_pkey"},
@@ -83,7 +84,7 @@ INDEXES: Final = {
     "try_gates": {"gates_pkey"},
     "unfinished_ticks": {"jobs_pkey"},
     "unused_gates": {"gates_unused"},
-    "wait_for_line": {"lines_open"},
+    "wait_for_line": {"lines_pkey"},
     "workers": {"jobs_active"},
 }
 """What each statement may read of the tables that grow. Those that are not named don't touch them."""

@@ -5,8 +5,8 @@ Whoever changes a gate has its row locked, and nobody waits in a circle:
 - Jobs are locked before gates. Claims lock gates first, but wait for no job.
 - A transaction waits for gates once, for all of them together, in the order of their ids. After that it takes
   only those that nobody else is at.
-- Only claims wait for lines, and before they have any gate. Whoever makes room, or makes jobs ready, leaves a wake, and
-  whoever claims next from that queue opens the line.
+- Only claims wait for lines: for one, with nothing in their hands. Whoever makes room, or makes jobs ready, leaves a
+  wake, and whoever claims next from that queue opens the line.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class PostgresLedger:
         self._now = now
         self._priorities = set(priorities)
         self._may_wait = True
+        self._has_waited = False
         self._lines: dict[UUID, Line] = {}
         self._gates: dict[UUID, Gate] = {}
         self._foreign: set[UUID] = set()
@@ -104,9 +105,12 @@ class PostgresLedger:
 
     async def _wait_for_line(self, queue: str, priority: int) -> list[Line]:
         """Others are at all of them: the next one is ours when its claimer has done."""
-        return await self._with_gates(
-            self.keep_lines(map(rows.line, await self._it.fetch("wait_for_line", queue, priority)))
-        )
+        next_one = await self._it.fetch("next_line", queue, priority)
+        if not next_one or self._has_waited:
+            return []
+        self._has_waited = True  # and may have it in its hands
+        found = await self._it.fetch("wait_for_line", next_one[0]["id"])
+        return await self._with_gates(self.keep_lines(map(rows.line, found)))
 
     async def _with_gates(self, lines: list[Line]) -> list[Line]:
         gates = await self.gates({id for line in lines for id in line.gates})

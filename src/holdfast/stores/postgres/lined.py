@@ -66,14 +66,15 @@ class LinedClaims:
 
     async def _take_wakes(self, it: Transaction, queue: str) -> int:
         """In a transaction of its own: who claims may have to wait, and must have nothing in his hands then."""
-        ((text, lines, _),) = await it.fetch("take_wakes", queue, _MOST_WAKES)
+        ((text, lines, known, _),) = await it.fetch("take_wakes", queue, _MOST_WAKES)
         if text is None:
             return 0
         found = rows.read_wakes(text)
         ledger = PostgresLedger(it, 0)
         there = {line.id for line in ledger.keep_lines(rows.read_lines(lines))}
         woken = {wake.line for wake in found}
-        told = {wake.line: wake for wake in found if wake.rule is not None}
+        busy = set(known) - there
+        told = {wake.line: wake for wake in found if wake.rule is not None and wake.line not in busy}
         news = {id: wake for id, wake in told.items() if id not in there or self._known.get(id) != wake.rule}
         if news:
             there |= await ledger.enter(
@@ -82,7 +83,7 @@ class LinedClaims:
             self._remember(news)
         await traffic.wake(ledger, there)
         await ledger.flush()
-        if unknown := woken - there:  # somebody else has just made these lines, or is at it
+        if unknown := woken - there:  # somebody else is at these lines, or is just making them
             await it.fetch("wake", [queue] * len(unknown), list(unknown))
         return len(found)
 

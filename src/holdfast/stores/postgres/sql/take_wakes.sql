@@ -1,5 +1,5 @@
--- Lines that somebody has put jobs into, or made jobs ready in, locked in the order of ids, if they are there; no wakes
--- that another claimer is at. If the disk forgets that they were taken, they are taken again.
+-- Lines that somebody has put jobs into, or made jobs ready in; with those of them that nobody else is at, locked, and
+-- all that are there. If the disk forgets that the wakes were taken, they are taken again.
 -- $1 queue, $2 how many.
 with
 taken as (
@@ -14,11 +14,12 @@ lines as materialized (
     from holdfast.lines
     where id = any (array(select distinct line from taken))
     order by id
-    for update
+    for update skip locked
 )
 select
     (select json_agg(json_build_array(line, priority, rule) order by seq) from taken)::text as wakes,
     coalesce(
         (select json_agg(json_build_array(id, queue, priority, gates, state, parked_at, turn, tenant)) from lines), '[]'
     )::text as lines,
+    array(select id from holdfast.lines where id = any (array(select distinct line from taken))) as there,
     set_config('synchronous_commit', 'off', true)

@@ -1,8 +1,5 @@
--- The next one, when the claimer that is at it has done.
--- $1 queue, $2 priority.
+-- A line, when the claimer that is at it has done, if it is still open. One, so that nobody waits in a circle.
 select id, queue, priority, gates, state, parked_at, turn, tenant
 from holdfast.lines
-where state = 1 and queue = $1 and priority = $2
-order by turn, id
-limit 1
+where id = $1 and (state = 1) is true
 for update
