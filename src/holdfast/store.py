@@ -173,6 +173,8 @@ class NewWorker(msgspec.Struct, frozen=True):
     host: str = ""
     pid: int = 0
     queues: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    """All that it has the code of, aliases too; empty if it does not say."""
 
 
 class WorkerRecord(msgspec.Struct, frozen=True):
@@ -190,6 +192,8 @@ class WorkerRecord(msgspec.Struct, frozen=True):
     active: int = 0
     is_quiet: bool = False
     """It was asked to claim nothing more."""
+    tasks: tuple[str, ...] = ()
+    """All that it has the code of, aliases too; empty if it does not say."""
 
 
 class QueueRecord(msgspec.Struct, frozen=True):

@@ -403,7 +403,7 @@ class MemoryStore:
             # Counted on, so that what was observed of an earlier life can't end this one.
             beat = 1 if before is None else before.beat + 1
             self._workers[worker.id] = WorkerRecord(
-                worker.id, worker.name, worker.host, worker.pid, worker.queues, now, now, beat
+                worker.id, worker.name, worker.host, worker.pid, worker.queues, now, now, beat, tasks=worker.tasks
             )
 
     async def beat(self, worker: UUID, held: Held) -> Beaten:

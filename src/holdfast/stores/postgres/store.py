@@ -313,7 +313,8 @@ class PostgresStore:
             if orphans:
                 await it.save(decisions.rescue(orphans, it.now))
             values = (worker.id, worker.name, worker.host, worker.pid, list(worker.queues))
-            ((now,),) = await it.fetch("register", *values, it.given_now, office.reserved.holds(worker.id))
+            is_locked = office.reserved.holds(worker.id)
+            ((now,),) = await it.fetch("register", *values, it.given_now, is_locked, list(worker.tasks))
             return int(now)
 
         async def whole() -> None:

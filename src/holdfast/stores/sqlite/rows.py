@@ -450,6 +450,7 @@ class _WorkerRow(msgspec.Struct, array_like=True):
     dead_at: int | None
     active: int
     is_quiet: bool
+    tasks: str
 
 
 _worker_rows = msgspec.json.Decoder(list[_WorkerRow])
@@ -469,6 +470,7 @@ def read_workers(text: str) -> list[WorkerRecord]:
             _optional_time(row.dead_at),
             row.active,
             row.is_quiet,
+            _tags.decode(row.tasks),
         )
         for row in _worker_rows.decode(text)
     ]

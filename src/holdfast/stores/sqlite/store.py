@@ -418,12 +418,13 @@ class SqliteStore:
     # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def register(self, worker: NewWorker) -> None:
-        queues = msgspec.json.encode(worker.queues).decode()
+        queues, tasks = (msgspec.json.encode(names).decode() for names in (worker.queues, worker.tasks))
+        said = worker.id.bytes, worker.name, worker.host, worker.pid, queues, tasks
 
         def work(it: Transaction) -> None:
             # What an earlier life under this id still held, nobody runs any more.
             self._rescue(it, it.records("select_active_of_worker", (worker.id.bytes,)))
-            it.change("register", (worker.id.bytes, worker.name, worker.host, worker.pid, queues, it.microseconds))
+            it.change("register", (*said, it.microseconds))
             self._locks.take(worker.id)
 
         try:

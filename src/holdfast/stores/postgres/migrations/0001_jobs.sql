@@ -148,7 +148,8 @@ create table holdfast.workers (
     dead_at    bigint,
     is_locked  boolean not null default false, -- it holds the session lock that lock_of tells
     is_empty   boolean not null default false, -- it is dead, and nothing of its is left to rescue
-    is_quiet   boolean not null default false  -- it was asked to claim nothing more
+    is_quiet   boolean not null default false, -- it was asked to claim nothing more
+    tasks      text[]  not null default '{}'   -- whose code it has; none if it does not say
 ) with (fillfactor = 50);
 
 -- The session lock by which others see that a worker's process is there.

@@ -144,6 +144,7 @@ create table holdfast_workers (
     host       text    not null,
     pid        integer not null,
     queues     text    not null,
+    tasks      text    not null default '[]', -- whose code it has; none if it does not say
     started_at integer not null,
     beat_at    integer not null,
     beat       integer not null,
