@@ -10,7 +10,7 @@ from holdfast import traffic
 from holdfast.gates import Gate, is_idle
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.statements import chunks
-from holdfast.traffic import Line
+from holdfast.traffic import Line, at_once
 
 if TYPE_CHECKING:
     from holdfast.stores.sqlite.transaction import Transaction
@@ -29,25 +29,25 @@ class SqliteLedger:
         self._lines: dict[UUID, Line] = {}
         self._gates: dict[UUID, Gate] = {}
 
-    def lines(self, ids: Iterable[UUID]) -> dict[UUID, Line]:
+    async def lines(self, ids: Iterable[UUID]) -> dict[UUID, Line]:
         wanted = set(ids)
         for chunk in chunks([id.bytes for id in wanted if id not in self._lines]):
             self._keep(rows.read_lines(self._it.answer("lines", chunk, len(chunk))))
         return {id: self._lines[id] for id in wanted if id in self._lines}
 
-    def gates(self, ids: Iterable[UUID]) -> dict[UUID, Gate]:
+    async def gates(self, ids: Iterable[UUID]) -> dict[UUID, Gate]:
         wanted = set(ids)
         for chunk in chunks([id.bytes for id in wanted if id not in self._gates]):
             self._gates |= {gate.id: gate for gate in rows.read_gates(self._it.answer("gates", chunk, len(chunk)))}
         return {id: self._gates[id] for id in wanted if id in self._gates}
 
-    def open_lines(self, queue: str, priority: int, most: int) -> list[Line]:
+    async def open_lines(self, queue: str, priority: int, most: int) -> list[Line]:
         return self._keep(rows.read_lines(self._it.answer("open_lines", (queue, priority, most))))
 
     def open_priorities(self, queue: str) -> set[int]:
         return {priority for (priority,) in self._it.execute("open_priorities", (queue,))}
 
-    def parked(self, wanted: Mapping[UUID, int]) -> list[Line]:
+    async def parked(self, wanted: Mapping[UUID, int]) -> list[Line]:
         by_number: dict[int, list[bytes]] = {}
         for gate, most in wanted.items():
             by_number.setdefault(min(most, _MOST_PARKED), []).append(gate.bytes)
@@ -57,7 +57,7 @@ class SqliteLedger:
                 found += rows.read_lines(self._it.answer("parked_lines", (most, *chunk), len(chunk)))
         return self._keep(found)
 
-    def current_turns(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    async def current_turns(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         turns: dict[tuple[str, int], int] = {}
         for place in places:
             ((turn,),) = self._it.execute("current_turn", place)
@@ -65,7 +65,7 @@ class SqliteLedger:
                 turns[place] = turn
         return turns
 
-    def ready(self, lines: Sequence[UUID], most: int) -> dict[UUID, list[UUID]]:
+    async def ready(self, lines: Sequence[UUID], most: int) -> dict[UUID, list[UUID]]:
         self._it.flush()
         found: dict[UUID, list[UUID]] = {id: [] for id in lines}
         for chunk in chunks([id.bytes for id in lines]):
@@ -74,7 +74,7 @@ class SqliteLedger:
                 found[line].append(job)
         return found
 
-    def lines_of_ready(self, jobs: Sequence[UUID]) -> dict[UUID, UUID]:
+    async def lines_of_ready(self, jobs: Sequence[UUID]) -> dict[UUID, UUID]:
         self._it.flush()
         found: dict[UUID, UUID] = {}
         for chunk in chunks([id.bytes for id in jobs]):
@@ -93,7 +93,7 @@ class SqliteLedger:
         """Forget some lines and gates that nobody needs any more. Where to go on; 0 means from the beginning."""
         ((last, looked_at, text),) = self._it.execute("forgotten_lines", (after, _WINDOW))
         lines = rows.read_lines(text)
-        traffic.forget(self, lines)
+        at_once(traffic.forget(self, lines))
         self._it.change_many("forget_lines", [(line.id.bytes,) for line in lines])
         for line in lines:
             self._lines.pop(line.id, None)
@@ -104,7 +104,7 @@ class SqliteLedger:
             self._gates.pop(UUID(bytes=id), None)
         return int(last) if looked_at == _WINDOW else 0
 
-    def save(self, lines: Iterable[Line], gates: Iterable[Gate]) -> None:
+    async def save(self, lines: Iterable[Line], gates: Iterable[Gate]) -> None:
         changed = self._keep(list(lines))
         self._it.change_many("save_lines", [rows.line_row(line) for line in changed])
         others = {gate.id: gate for gate in gates}
