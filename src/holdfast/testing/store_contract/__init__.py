@@ -29,9 +29,11 @@ pytest.register_assert_rewrite(
             "claim",
             "dead_letters",
             "enqueue",
+            "explaining",
             "harness",
             "keys",
             "lifetime",
+            "limits",
             "lines",
             "progress",
             "prune",
@@ -52,9 +54,11 @@ from holdfast.testing.store_contract.changes import ChangeContract
 from holdfast.testing.store_contract.claim import ClaimContract
 from holdfast.testing.store_contract.dead_letters import DeadLetterContract
 from holdfast.testing.store_contract.enqueue import EnqueueContract
+from holdfast.testing.store_contract.explaining import ExplainingContract
 from holdfast.testing.store_contract.harness import RETENTION, Harness, SyncConnection
 from holdfast.testing.store_contract.keys import IdempotencyKeyContract, UniqueKeyContract
 from holdfast.testing.store_contract.lifetime import CancellationContract, LifetimeContract
+from holdfast.testing.store_contract.limits import LimitContract
 from holdfast.testing.store_contract.lines import LineContract
 from holdfast.testing.store_contract.progress import ProgressContract
 from holdfast.testing.store_contract.prune import PruneContract
@@ -67,7 +71,7 @@ from holdfast.testing.store_contract.tick import TickContract
 from holdfast.testing.store_contract.transactions import TransactionContract
 from holdfast.testing.store_contract.workers import WorkerContract
 
-__all__ = ["StoreContract", "LineContract", "Harness", "SyncConnection", "RETENTION"]
+__all__ = ["StoreContract", "LimitContract", "LineContract", "Harness", "SyncConnection", "RETENTION"]
 
 
 class StoreContract(
@@ -86,6 +90,7 @@ class StoreContract(
     QueueContract,
     TaskContract,
     ScheduleContract,
+    ExplainingContract,
     ReadingContract,
     ChangeContract,
     LifetimeContract,
