@@ -46,10 +46,14 @@ class Line(msgspec.Struct, frozen=True):
     """The gate that it waits for."""
     turn: int = 0
     """Among the open lines of one queue and priority, the lowest is next."""
+    tenant: UUID | None = None
+    """That of its gates which gives turns to all lines of a tenant."""
 
 
 def line_of(rule: LineRule, queue: str, priority: int) -> Line:
-    return Line(rule.id_for(queue, priority), queue, priority, tuple(gate.id for gate in rule.gates))
+    fair = rule.of(GateKind.FAIR)
+    gates = tuple(gate.id for gate in rule.gates)
+    return Line(rule.id_for(queue, priority), queue, priority, gates, tenant=None if fair is None else fair.id)
 
 
 def opened(line: Line, gates: Mapping[UUID, Gate], current: int) -> tuple[Line, Gate | None]:
@@ -58,7 +62,7 @@ def opened(line: Line, gates: Mapping[UUID, Gate], current: int) -> tuple[Line, 
     Who comes new, or was away, begins with those whose turn it is: what he did not use is not made up for. The lines
     of one tenant get turns one after the other, so that many lines get no more than one.
     """
-    tenant = next((gates[id] for id in line.gates if gates[id].kind is GateKind.FAIR), None)
+    tenant = None if line.tenant is None else gates[line.tenant]
     turn = max(line.turn, current)
     if tenant is not None:
         turn = max(turn, tenant.turn + 1)
@@ -172,8 +176,8 @@ class Ledger(Protocol):
         """The lowest turn of the open lines of each queue and priority; nothing where there is none."""
         ...
 
-    async def ready(self, lines: Sequence[UUID], most: int) -> dict[UUID, list[UUID]]:
-        """The ready jobs of each line, the next one first, at most so many."""
+    async def ready(self, wanted: Mapping[UUID, int]) -> dict[UUID, list[UUID]]:
+        """The ready jobs of each line, the next one first, at most so many of each."""
         ...
 
     async def lines_of_ready(self, jobs: Sequence[UUID]) -> dict[UUID, UUID]:
@@ -309,7 +313,7 @@ async def claim(
         gates = await ledger.gates({id for line in lines for id in line.gates})
         if not lines:
             break
-        quotas = _quotas(lines, gates, slots - len(jobs))
+        quotas = _quotas(lines, slots - len(jobs))
         ready = await _candidates(ledger, lines, gates, quotas, frozenset(jobs))
         rated_left = None if most_rated is None else most_rated - rated
         allotted = allot(lines, gates, ready, slots - len(jobs), now, quotas=quotas, most_rated=rated_left)
@@ -323,9 +327,9 @@ async def claim(
     return Claimed(jobs, rated, queues)
 
 
-def _quotas(lines: Sequence[Line], gates: Mapping[UUID, Gate], slots: int) -> dict[UUID, int]:
+def _quotas(lines: Sequence[Line], slots: int) -> dict[UUID, int]:
     """How many jobs of each line to look at: enough for twice its part, if every tenant gets the same."""
-    tenants = {line.id: next((id for id in line.gates if gates[id].kind is GateKind.FAIR), line.id) for line in lines}
+    tenants = {line.id: line.tenant or line.id for line in lines}
     sizes = Counter(tenants.values())
     parts = {line: -(-2 * slots // (len(sizes) * sizes[tenant])) for line, tenant in tenants.items()}
     # Powers of two, since those with the same quota are looked up together.
@@ -346,21 +350,18 @@ async def _candidates(
     holders = {line.id: holder for line in lines for id in line.gates if (holder := gates[id].holder) is not None}
     back = await ledger.lines_of_ready(list(set(holders.values()) - taken)) if holders else {}
     found = {line: [job] if back.get(job) == line else [] for line, job in holders.items()}
-    by_quota: dict[int, list[UUID]] = {}
-    for line in lines:
-        if line.id not in holders:
-            by_quota.setdefault(quotas[line.id], []).append(line.id)
-    for quota, ids in by_quota.items():
-        ready = await ledger.ready(ids, quota + len(taken))
-        for id, jobs in ready.items():
-            found[id] = [job for job in jobs if job not in taken][:quota]
+    wanted = {line.id: quotas[line.id] + len(taken) for line in lines if line.id not in holders}
+    ready = await ledger.ready(wanted) if wanted else {}
+    for id, jobs in ready.items():
+        found[id] = [job for job in jobs if job not in taken][: quotas[id]]
     return found
 
 
 async def _open(ledger: Ledger, lines: Sequence[Line], gates: Mapping[UUID, Gate]) -> frozenset[str]:
     if not lines:
         return frozenset()
-    known = {**await ledger.gates({id for line in lines for id in line.gates} - gates.keys()), **gates}
+    tenants = {line.tenant for line in lines if line.tenant is not None}
+    known = {**await ledger.gates(tenants - gates.keys()), **gates}
     current = await ledger.current_turns({(line.queue, line.priority) for line in lines})
     opening: list[Line] = []
     moved: dict[UUID, Gate] = {}

@@ -48,8 +48,8 @@ class MemoryLedger:
                 turns[place] = min(line.turn, turns.get(place, line.turn))
         return turns
 
-    async def ready(self, lines: Sequence[UUID], most: int) -> dict[UUID, list[UUID]]:
-        return {id: list(self._ready_in(id)[:most]) for id in lines}
+    async def ready(self, wanted: Mapping[UUID, int]) -> dict[UUID, list[UUID]]:
+        return {id: list(self._ready_in(id)[:most]) for id, most in wanted.items()}
 
     async def lines_of_ready(self, jobs: Sequence[UUID]) -> dict[UUID, UUID]:
         return {job: line for job in jobs if (line := self._ready_where(job)) is not None}

@@ -48,13 +48,11 @@ class SqliteLedger:
         return {priority for (priority,) in self._it.execute("open_priorities", (queue,))}
 
     async def parked(self, wanted: Mapping[UUID, int]) -> list[Line]:
-        by_number: dict[int, list[bytes]] = {}
-        for gate, most in wanted.items():
-            by_number.setdefault(min(most, _MOST_PARKED), []).append(gate.bytes)
         found: list[Line] = []
-        for most, gates in by_number.items():
+        for most, gates in _by_number(wanted):
             for chunk in chunks(gates):
-                found += rows.read_lines(self._it.answer("parked_lines", (most, *chunk), len(chunk)))
+                some = min(most, _MOST_PARKED)
+                found += rows.read_lines(self._it.answer("parked_lines", (some, *chunk), len(chunk)))
         return self._keep(found)
 
     async def current_turns(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
@@ -65,13 +63,14 @@ class SqliteLedger:
                 turns[place] = turn
         return turns
 
-    async def ready(self, lines: Sequence[UUID], most: int) -> dict[UUID, list[UUID]]:
+    async def ready(self, wanted: Mapping[UUID, int]) -> dict[UUID, list[UUID]]:
         self._it.flush()
-        found: dict[UUID, list[UUID]] = {id: [] for id in lines}
-        for chunk in chunks([id.bytes for id in lines]):
-            text = self._it.answer("ready_in_lines", (self._it.microseconds, most, *chunk), len(chunk))
-            for line, job in rows.read_pairs(text):
-                found[line].append(job)
+        found: dict[UUID, list[UUID]] = {id: [] for id in wanted}
+        for most, lines in _by_number(wanted):
+            for chunk in chunks(lines):
+                text = self._it.answer("ready_in_lines", (self._it.microseconds, most, *chunk), len(chunk))
+                for line, job in rows.read_pairs(text):
+                    found[line].append(job)
         return found
 
     async def lines_of_ready(self, jobs: Sequence[UUID]) -> dict[UUID, UUID]:
@@ -114,3 +113,11 @@ class SqliteLedger:
     def _keep(self, lines: list[Line]) -> list[Line]:
         self._lines |= {line.id: line for line in lines}
         return lines
+
+
+def _by_number(wanted: Mapping[UUID, int]) -> list[tuple[int, list[bytes]]]:
+    """Those of which the same number is wanted are asked for together."""
+    groups: dict[int, list[bytes]] = {}
+    for id, number in wanted.items():
+        groups.setdefault(number, []).append(id.bytes)
+    return list(groups.items())
