@@ -25,8 +25,8 @@ from tests.postgres.plans import NOT_PREPARED, Prepared, Scan
 from tests.postgres.questions import values_of
 from tests.servers.databases import Databases
 
-COUNTING: Final = {"queues"}
-"""Counts all that waits, in its indexes: for people, not for workers."""
+COUNTING: Final = {"circumstances", "queues"}
+"""Count what waits, in its indexes: for people, not for workers."""
 AT_THE_FRONT: Final = {"busy_queues", "next_due", "select_unannounced"}
 """Read the first entries of an index, and no further."""
 OF_A_WORKER: Final = {"claimed", "depart", "end_work", "lock_active_of_worker", "lock_orphans", "workers"}
@@ -35,6 +35,7 @@ INDEXES: Final = {
     "announced": {"jobs_pkey"},
     "attempts": {"failures_of_job"},
     "busy_queues": {"jobs_ready"},
+    "circumstances": {"jobs_active", "jobs_pkey", "jobs_ready", "progress_pkey"},
     "claim": {"jobs_pkey", "jobs_ready"},
     "claimed": {"jobs_active"},
     "close_keys": {"keys_of_job"},
@@ -302,6 +303,13 @@ def what_waits_is_counted_in_its_indexes(crowd: Crowd) -> None:
     assert looked.buffers <= 2.1 * pages
 
 
+def why_a_job_waits_is_told_without_counting_all(crowd: Crowd) -> None:
+    last = crowd.ask(f"select id from holdfast.jobs where stage = 2 and queue = '{QUEUE}' order by place desc limit 1")
+    with crowd.fresh() as prepared:
+        counted = prepared.explain("circumstances", [[last], None, 1000], is_run=True)
+    assert counted.buffers <= 6 * ACTIVE, counted
+
+
 def test_in_a_crowd_every_statement_costs_what_its_batch_costs(crowd: Crowd) -> None:
     """One test, because the crowd takes its time to gather."""
     no_plan_reads_all_of_a_large_table(crowd)
@@ -312,3 +320,4 @@ def test_in_a_crowd_every_statement_costs_what_its_batch_costs(crowd: Crowd) -> 
     a_claim_from_its_floor_walks_over_no_dead_entries(crowd)
     plans_made_after_somebody_analyzed_are_good(crowd)
     what_waits_is_counted_in_its_indexes(crowd)
+    why_a_job_waits_is_told_without_counting_all(crowd)

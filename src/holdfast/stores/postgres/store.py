@@ -20,13 +20,17 @@ import msgspec
 
 from holdfast import lifecycle
 from holdfast.clock import Clock
+from holdfast.gates import GateKind, GateRule
 from holdfast.job import Attempt, ClaimedJob, JobRecord, NewJob
+from holdfast.limits import LimitRecord
 from holdfast.liveness import Sighting
 from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
 from holdfast.schedule import Fired, Firing, Plan, ScheduleRecord, TickRecord
 from holdfast.store import (
+    MOST_AHEAD,
     WORKER_RETENTION,
     Beaten,
+    Circumstances,
     DueSchedules,
     Enqueued,
     Filter,
@@ -55,7 +59,7 @@ from holdfast.store import (
 )
 from holdfast.stores import decisions
 from holdfast.stores.decisions import Changes
-from holdfast.stores.postgres import rows, scheduling
+from holdfast.stores.postgres import explaining, rows, scheduling
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.beating import Beating
 from holdfast.stores.postgres.claiming import Claiming
@@ -484,6 +488,21 @@ class PostgresStore:
 
     async def ticks(self, schedule: str, limit: int = 20) -> list[TickRecord]:
         return scheduling.ticks(await self._fetch(statement("ticks"), schedule, check_limit(limit)))
+
+    # ── limits, and why jobs wait ────────────────────────────────────────────────────────────────────────────────────
+
+    async def limits(
+        self, name: str | None = None, kind: GateKind | None = None, key: str | None = None, limit: int = 100
+    ) -> list[LimitRecord]:
+        check_limit(limit)
+        return []
+
+    async def override_limit(self, rule: GateRule, most: int | None, *, makes: bool = True) -> LimitRecord | None:
+        return None
+
+    async def circumstances(self, id: UUID) -> Circumstances | None:
+        found = await self._fetch(statement("circumstances"), [id], self._microseconds, MOST_AHEAD)
+        return explaining.circumstances(found[0]) if found else None
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

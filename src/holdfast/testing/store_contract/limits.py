@@ -85,16 +85,13 @@ class LimitContract:
         high = await harness.enqueue(line=tenant("high"), priority=9)
         [claimed] = await harness.claim()
         assert claimed.id == high
-        [claimed] = await harness.claim()
-        assert claimed.id in [mine[0], *others]
-        waiting = [id for id in (*mine[1:], *others) if id != claimed.id]
-        turns = [(await circumstances(harness, id)).lines_ahead for id in waiting]
-        assert min(turns) == 0
-        assert max(turns) == 4
-        first = next(id for id in waiting if not (await circumstances(harness, id)).lines_ahead)
-        last = next(id for id in waiting if (await circumstances(harness, id)).lines_ahead == 4)
-        assert (await explained(harness, last)).kinds == (ReasonKind.TURN, ReasonKind.POSITION)
-        assert ids_of(await harness.claim()) == [first]
+        turns = {(await circumstances(harness, id)).lines_ahead: id for id in (mine[0], *others)}
+        assert sorted(turns) == [0, 1, 2, 3, 4]
+        assert (await explained(harness, turns[4])).kinds == (ReasonKind.TURN, ReasonKind.POSITION)
+        assert (await explained(harness, turns[0])).kinds == (ReasonKind.POSITION,)
+        taken = [id for _ in turns for id in ids_of(await harness.claim())]
+        assert taken == [turns[number] for number in range(5)], "they are claimed in this very order"
+        assert (await circumstances(harness, mine[1])).lines_ahead == 0
 
     async def test_lines_that_are_more_important_come_before_a_job_beside_them(self, harness: Harness) -> None:
         await harness.enqueue(line=tenant("a"), priority=8)

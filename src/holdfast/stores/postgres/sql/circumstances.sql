@@ -1,0 +1,54 @@
+-- A job, and all that decides about it: one statement, so that all of it is as of one moment. {job} is the job itself, by
+-- $1, as records.sql has it. $2 the time, $3 how many jobs before it are counted.
+with
+job as materialized (
+    {job}
+),
+moment as materialized (
+    select coalesce($2::bigint, now) as now from job
+)
+select
+    job.*,
+    moment.now as moment,
+    (select paused_at from holdfast.queues where name = job.queue) as paused_at,
+    -- Three ranges of the index, where one condition with "or" would look at the whole queue.
+    (
+        select count(*)
+        from (
+            select from holdfast.jobs as other
+            where other.stage = 2 and job.stage = 2 and other.queue = job.queue and other.priority > job.priority
+              and (other.expires_at is null or other.expires_at > moment.now)
+            union all
+            select from holdfast.jobs as other
+            where other.stage = 2 and job.stage = 2 and other.queue = job.queue and other.priority = job.priority
+              and other.lane < job.lane
+              and (other.expires_at is null or other.expires_at > moment.now)
+            union all
+            select from holdfast.jobs as other
+            where other.stage = 2 and job.stage = 2 and other.queue = job.queue and other.priority = job.priority
+              and other.lane = job.lane and other.place < job.place
+              and (other.expires_at is null or other.expires_at > moment.now)
+            limit $3
+        ) as ahead
+    ) as ahead,
+    (
+        select coalesce(json_agg(json_build_array(
+            w.id, w.name, w.host, w.pid, w.queues, w.started_at, w.beat_at, w.beat, w.dead_at,
+            (select count(*) from holdfast.jobs as held where held.stage = 3 and held.worker = w.id), w.is_quiet, w.tasks
+        )), '[]')
+        from holdfast.workers as w
+        where w.dead_at is null or w.id = job.worker
+    ) as workers,
+    (
+        select json_build_array(t.definition, t.revision, t.published_at)
+        from holdfast.tasks as t
+        where t.name = job.task or job.task in (
+            select json_array_elements_text(coalesce(t.definition::json -> 'aliases', '[]'))
+        )
+        order by t.name <> job.task
+        limit 1
+    ) as published,
+    progress.done, progress.total, progress.note, progress.at
+from job
+cross join moment
+left join holdfast.progress on progress.job = job.id and progress.run = job.runs
