@@ -124,7 +124,7 @@ def _is_alive(worker: WorkerRecord, now: datetime) -> bool:
 def _breaker(it: Circumstances) -> Reason:
     breaker = it.breaker
     assert breaker is not None
-    text = f"breaker {breaker.name} is {breaker.state}"
+    text = f"breaker {quoted(breaker.name)} is {breaker.state}"
     if breaker.reset_at is not None and breaker.reset_at > it.now:
         text += f", {about(breaker.reset_at - it.now)}"
     return Reason(ReasonKind.BREAKER, text, breaker.reset_at, {"name": breaker.name, "state": breaker.state})
@@ -208,7 +208,7 @@ def _running(it: Circumstances) -> Iterator[Reason]:
         why = f": {quoted(job.cancel_reason)}" if job.cancel_reason else ""
         text = f"it was asked to stop {_ago(it, job.cancel_requested_at)}{why}"
         yield Reason(ReasonKind.CANCELLING, text, details={"since": job.cancel_requested_at, "why": job.cancel_reason})
-    name = worker.name if worker is not None else str(job.worker)
+    name = quoted(worker.name) if worker is not None else str(job.worker)
     if worker is None or not _is_alive(worker, it.now):
         silent = "" if worker is None else f", last heard of {_ago(it, worker.beat_at)}"
         yield Reason(ReasonKind.LOST, f"worker {name} is lost{silent}: others take it over", details={"worker": name})
