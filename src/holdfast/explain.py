@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 from holdfast import lifecycle
 from holdfast.explanation import Explanation, Reason, ReasonKind, about, jobs, moment, quoted
 from holdfast.gates import Gate, GateKind, opens_at, room, used
-from holdfast.job import WAITING, JobRecord, Stage
+from holdfast.job import WAITING, JobRecord, JobState, Stage
 from holdfast.liveness import DEAD_AFTER
 from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
 from holdfast.span import format_span
@@ -147,15 +147,15 @@ def _held_up(it: Circumstances) -> Iterator[Reason]:
 
 
 def _behind(it: Circumstances, order: Gate) -> Reason:
-    holder = next((job for job in it.holders if job.id == order.holder), None)
+    assert order.holder is not None
+    state = it.holders.get(order.holder)
     text = f"order {_label(it, order)}: behind job {order.holder}"
-    is_blocked = holder is not None and holder.stage is Stage.DEAD
+    is_blocked = state is JobState.DEAD
     if is_blocked:
         text += ", which is dead, until somebody retries or discards that"
-    elif holder is not None:
-        text += f", which is {holder.state}"
+    elif state is not None:
+        text += f", which is {state}"
     details = _details(order, to_microseconds(it.now))
-    state = None if holder is None else holder.state
     return Reason(
         ReasonKind.ORDER, text, details=details | {"job": order.holder, "state": state, "blocked": is_blocked}
     )
@@ -192,7 +192,7 @@ def _place(it: Circumstances) -> Iterator[Reason]:
             text += f" that of {_label(it, tenant)}"
         details = {"lines": it.lines_ahead, "key": None if tenant is None else tenant.key}
         yield Reason(ReasonKind.TURN, text, details=details)
-    where = f"queue {it.job.queue!r}" if it.line is None else "its line"
+    where = f"queue {it.job.queue!r}" if it.job.line is None else "its line"
     text = f"{jobs(it.ahead, MOST_AHEAD)} before it in {where}" if it.ahead else f"it is the next in {where}"
     details = {"ahead": it.ahead, "is_capped": it.ahead >= MOST_AHEAD}
     yield Reason(ReasonKind.POSITION, text, details=details)

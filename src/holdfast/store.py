@@ -287,7 +287,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     line: Line | None = None
     gates: tuple[Gate, ...] = ()
     """Those that its line leads through."""
-    holders: tuple[JobRecord, ...] = ()
+    holders: Mapping[UUID, JobState] = {}
     """The jobs that have the orders among them."""
     workers: tuple[WorkerRecord, ...] = ()
     """Those that are not known to be dead, and its own."""

@@ -35,7 +35,7 @@ INDEXES: Final = {
     "announced": {"jobs_pkey"},
     "attempts": {"failures_of_job"},
     "busy_queues": {"jobs_ready"},
-    "circumstances": {"jobs_active", "jobs_pkey", "jobs_ready", "progress_pkey"},
+    "circumstances": {"jobs_active", "jobs_in_line", "jobs_pkey", "jobs_ready", "progress_pkey"},
     "claim": {"jobs_pkey", "jobs_ready"},
     "claimed": {"jobs_active"},
     "close_keys": {"keys_of_job"},

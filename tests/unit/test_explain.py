@@ -66,7 +66,9 @@ def lined(*gates: Gate, state: LineState = LineState.PARKED) -> dict[str, Any]:
 
 
 def told(record: JobRecord | None = None, **fields: Any) -> Explanation:
-    plain: dict[str, Any] = {"now": NOW, "job": record or job(), "workers": (worker(),)}
+    line: Line | None = fields.get("line")
+    standing = replace(record or job(), line=None if line is None else line.id)
+    plain: dict[str, Any] = {"now": NOW, "job": standing, "workers": (worker(),)}
     return explain(Circumstances(**(plain | fields)))
 
 
@@ -118,11 +120,11 @@ BY_TENANT = LimitDefinition(GateKind.LIMIT, "charge", "{tenant}", 4)
             "waiting: rate tenant=acme 1/1 per 1m, ~12 s; it is the next in its line",
         ),
         (
-            told(**lined(ORDER), holders=(job(Stage.ACTIVE, id=OTHER),)),
+            told(**lined(ORDER), holders={OTHER: JobState.ACTIVE}),
             f"waiting: order o1: behind job {OTHER}, which is active; it is the next in its line",
         ),
         (
-            told(**lined(ORDER), holders=(job(Stage.DEAD, id=OTHER),), ahead=2),
+            told(**lined(ORDER), holders={OTHER: JobState.DEAD}, ahead=2),
             (
                 f"waiting: order o1: behind job {OTHER}, which is dead, until somebody retries or discards that; "
                 "2 jobs before it in its line"
@@ -392,7 +394,7 @@ situations = st.builds(
     lines_ahead=st.integers(0, MOST_AHEAD),
     line=st.one_of(st.none(), lines),
     gates=st.lists(gates, max_size=4, unique_by=lambda gate: gate.kind).map(tuple),
-    holders=st.lists(records.map(lambda record: replace(record, id=OTHER)), max_size=1).map(tuple),
+    holders=st.dictionaries(st.just(OTHER), st.sampled_from(JobState)),
     workers=st.lists(workers, max_size=3).map(tuple),
     task=st.one_of(st.none(), st.just(published(BY_TENANT))),
     progress=st.one_of(st.none(), st.just(Progress(1, None, "x", NOW))),

@@ -77,7 +77,7 @@ from holdfast.stores.filters import check_filter, passes
 from holdfast.stores.hints import HintHub
 from holdfast.stores.memory_ledger import MemoryLedger
 from holdfast.stores.memory_schedules import MemorySchedules
-from holdfast.traffic import Departure, at_once, lines_share
+from holdfast.traffic import Departure, at_once
 
 _BATCH = 1000
 
@@ -202,19 +202,14 @@ class MemoryStore:
         """The jobs that a claim takes from a queue: by priority, and of the same priority some of either kind."""
         plain = [job for job in self._ready(now) if job.queue == queue and job.line is None]
         plain.sort(key=lambda job: (-job.priority, job.lane, job.place))
-        picked: list[JobRecord] = []
-        lined_at = self._ledger.open_priorities(queue)
-        for priority in sorted({job.priority for job in plain} | lined_at, reverse=True):
-            left = slots - len(picked)
-            mine = [job for job in plain if job.priority == priority]
-            share = lines_share(left, len(mine), coin) if priority in lined_at else 0
-            lined = at_once(
-                traffic.claim(self._ledger, queue, priority, share, to_microseconds(now), most_rated=most_rated)
-            )
-            most_rated = None if most_rated is None else most_rated - lined.rated
-            self._ring(HintKind.WORK, lined.queues)
-            picked += [*map(self._jobs.__getitem__, lined.jobs), *mine[: left - len(lined.jobs)]]
-        return picked
+
+        async def plain_jobs(lowest: int, highest: int, most: int) -> list[JobRecord]:
+            return [job for job in plain if lowest <= job.priority <= highest][:most]
+
+        moment = to_microseconds(now)
+        picked = at_once(traffic.pick(self._ledger, plain_jobs, queue, slots, moment, coin=coin, most_rated=most_rated))
+        self._ring(HintKind.WORK, picked.queues)
+        return [self._jobs[each] if isinstance(each, UUID) else each for each in picked.jobs]
 
     def _ready(self, now: datetime) -> list[JobRecord]:
         waiting = map(self._jobs.__getitem__, self._waiting)
@@ -623,12 +618,13 @@ class MemoryStore:
         with self._lock:
             now = self._clock.now()
             found = [
-                (self._held_up_at(gate), gate)
+                gate
                 for gate in self._ledger.all_gates()
                 if name in (None, gate.name) and kind in (None, gate.kind) and key in (None, gate.key)
             ]
-            found.sort(key=lambda each: (each[0] == 0, each[1].name, each[1].kind, each[1].key))
-            return [limit_record(gate, waiting, now) for waiting, gate in found[:limit]]
+            awaited = {line.parked_at for line in self._ledger.all_lines()}
+            found.sort(key=lambda gate: (gate.id not in awaited, gate.name, gate.kind, gate.key))
+            return [limit_record(gate, self._held_up_at(gate), now) for gate in found[:limit]]
 
     def _held_up_at(self, gate: Gate) -> int:
         parked = {line.id for line in self._ledger.all_lines() if line.parked_at == gate.id}
@@ -659,7 +655,9 @@ class MemoryStore:
                 lines_ahead=min(self._ledger.ahead(job.queue, job.priority, line), MOST_AHEAD) if is_ready else 0,
                 line=line,
                 gates=tuple(gates.values()),
-                holders=tuple(self._jobs[gate.holder] for gate in gates.values() if gate.holder in self._jobs),
+                holders={
+                    gate.holder: self._jobs[gate.holder].state for gate in gates.values() if gate.holder in self._jobs
+                },
                 workers=tuple(
                     worker for worker in self._shown_workers() if worker.dead_at is None or worker.id == job.worker
                 ),

@@ -50,13 +50,13 @@ def circumstances(connection: Connection, id: UUID, now: datetime) -> Circumstan
 
 
 def _gather(connection: Connection, id: UUID, now: datetime) -> Circumstances | None:
-    found = rows.read_records(_answer(connection, records_statement("select_by_id"), id.bytes))
+    found = _job(connection, id)
     if not found:
         return None
     (job,) = found
     line = _line(connection, job)
     gates = [] if line is None else [gate for id in line.gates for gate in _gates(connection, id)]
-    holders = [gate.holder.bytes for gate in gates if gate.holder is not None]
+    holders = [holder for gate in gates for holder in _job(connection, gate.holder)]
     queue = connection.execute(statement("queue"), (job.queue,))
     published = rows.read_tasks(_answer(connection, statement("task_called"), job.task))
     return Circumstances(
@@ -67,15 +67,15 @@ def _gather(connection: Connection, id: UUID, now: datetime) -> Circumstances | 
         lines_ahead=_lines_ahead(connection, job, line) if job.stage is Stage.READY else 0,
         line=line,
         gates=tuple(gates),
-        holders=tuple(
-            holder
-            for each in holders
-            for holder in rows.read_records(_answer(connection, records_statement("select_by_id"), each))
-        ),
+        holders={holder.id: holder.state for holder in holders},
         workers=tuple(rows.read_workers(_answer(connection, statement("workers_of"), job.worker and job.worker.bytes))),
         task=published[0] if published else None,
         progress=rows.read_progress(connection.execute(statement("progress"), (id.bytes,))).get(id),
     )
+
+
+def _job(connection: Connection, id: UUID | None) -> list[JobRecord]:
+    return rows.read_records(_answer(connection, records_statement("select_by_id"), id and id.bytes))
 
 
 def _line(connection: Connection, job: JobRecord) -> Line | None:

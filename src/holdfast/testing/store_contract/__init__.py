@@ -71,7 +71,7 @@ from holdfast.testing.store_contract.tick import TickContract
 from holdfast.testing.store_contract.transactions import TransactionContract
 from holdfast.testing.store_contract.workers import WorkerContract
 
-__all__ = ["StoreContract", "LimitContract", "LineContract", "Harness", "SyncConnection", "RETENTION"]
+__all__ = ["StoreContract", "Harness", "SyncConnection", "RETENTION"]
 
 
 class StoreContract(
@@ -81,6 +81,7 @@ class StoreContract(
     BoundContract,
     ClaimContract,
     SettleContract,
+    LineContract,
     TickContract,
     ProgressContract,
     SteeringContract,
@@ -90,6 +91,7 @@ class StoreContract(
     QueueContract,
     TaskContract,
     ScheduleContract,
+    LimitContract,
     ExplainingContract,
     ReadingContract,
     ChangeContract,

@@ -15,7 +15,6 @@ from holdfast.testing.store_contract.changes import await_hint, listening
 from holdfast.testing.store_contract.explaining import circumstances, explained
 from holdfast.testing.store_contract.harness import FAILURE, Harness, ids_of
 from holdfast.testing.store_contract.lines import MINUTE, RETRY, limit, order, rate, tenant, together
-from holdfast.traffic import LineState
 
 NOTHING = Held({})
 LIMIT = GateRule(GateKind.LIMIT, "task", "", 2)
@@ -27,10 +26,11 @@ class LimitContract:
 
     async def test_a_job_s_line_and_its_gates_are_told(self, harness: Harness) -> None:
         rule = together(limit(2), rate(3), order("k"), tenant("t"))
-        id = await harness.enqueue(line=rule)
+        _, id = await harness.enqueue_many(2, line=rule)
+        await harness.claim()  # until then nobody needs to have looked at the line
         found = await circumstances(harness, id)
         assert found.line is not None
-        assert (found.line.id, found.line.state) == (rule.id_for("default", 5), LineState.OPEN)
+        assert found.line.id == rule.id_for("default", 5)
         assert {gate.id for gate in found.gates} == {gate.id for gate in rule.gates}
         plain = await circumstances(harness, await harness.enqueue())
         assert (plain.line, plain.gates) == (None, ())
@@ -94,9 +94,11 @@ class LimitContract:
         assert (await circumstances(harness, mine[1])).lines_ahead == 0
 
     async def test_lines_that_are_more_important_come_before_a_job_beside_them(self, harness: Harness) -> None:
-        await harness.enqueue(line=tenant("a"), priority=8)
+        await harness.enqueue_many(2, line=tenant("a"), priority=8)
         await harness.enqueue(line=tenant("b"), priority=5)
-        await harness.enqueue(line=tenant("c"), priority=8, queue="other")
+        await harness.enqueue_many(2, line=tenant("c"), priority=8, queue="other")
+        await harness.claim()
+        await harness.claim(queue="other")
         assert (await circumstances(harness, await harness.enqueue())).lines_ahead == 1
         assert (await circumstances(harness, await harness.enqueue(priority=9))).lines_ahead == 0
 
@@ -128,6 +130,7 @@ class LimitContract:
         for key in "cab":
             await harness.enqueue(line=together(limit(2, key), rate(10, key=key)))
         await harness.enqueue(line=tenant("a"))
+        await harness.claim(demand=9)
         store = harness.store
         assert [(each.kind, each.key) for each in await store.limits("task", limit=3)] == [
             ("limit", "a"),
