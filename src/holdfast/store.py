@@ -283,7 +283,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     ahead: int = 0
     """If it is ready: those that are claimed before it, up to MOST_AHEAD. In a line, only those of that line."""
     lines_ahead: int = 0
-    """If it is ready: open lines of its queue whose turn comes before, up to MOST_AHEAD."""
+    """If it is ready: lines of its queue with ready jobs whose turn comes before, up to MOST_AHEAD."""
     line: Line | None = None
     gates: tuple[Gate, ...] = ()
     """Those that its line leads through."""

@@ -43,6 +43,7 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         ],
         "know_queues": [[QUEUE]],
         "known_jobs": [finished],
+        "limits": [TASK, 1, "", batch, 10, None],
         "lock_active_of_worker": [WORKER],
         "lock_by_id": [finished],
         "lock_dead": [],

@@ -45,6 +45,7 @@ INDEXES: Final = {
     "find_keys": {"keys_pkey"},
     "held": {"jobs_pkey", "jobs_active"},
     "known_jobs": {"jobs_pkey"},
+    "limits": {"jobs_in_line"},
     "lock_active_of_worker": {"jobs_pkey", "jobs_active"},
     "lock_by_id": {"jobs_pkey"},
     "lock_expired": {"jobs_expiring"},

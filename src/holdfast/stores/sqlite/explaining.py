@@ -64,7 +64,7 @@ def _gather(connection: Connection, id: UUID, now: datetime) -> Circumstances | 
         job=job,
         paused_at=None if queue[0][6] is None else from_microseconds(queue[0][6]),
         ahead=_ahead(connection, job, now) if job.stage is Stage.READY else 0,
-        lines_ahead=_lines_ahead(connection, job, line) if job.stage is Stage.READY else 0,
+        lines_ahead=_lines_ahead(connection, job, line, now) if job.stage is Stage.READY else 0,
         line=line,
         gates=tuple(gates),
         holders={holder.id: holder.state for holder in holders},
@@ -97,10 +97,9 @@ def _ahead(connection: Connection, job: JobRecord, now: datetime) -> int:
     return _number(connection, "ahead", job.queue, job.priority, lane, job.place, moment, MOST_AHEAD)
 
 
-def _lines_ahead(connection: Connection, job: JobRecord, line: Line | None) -> int:
-    if line is None:
-        return _number(connection, "lines_ahead", job.queue, job.priority, None, None, MOST_AHEAD)
-    return _number(connection, "lines_ahead", line.queue, line.priority, line.turn, line.id.bytes, MOST_AHEAD)
+def _lines_ahead(connection: Connection, job: JobRecord, line: Line | None, now: datetime) -> int:
+    place = (job.priority, None, None) if line is None else (line.priority, line.turn, line.id.bytes)
+    return _number(connection, "lines_ahead", job.queue, *place, to_microseconds(now), MOST_AHEAD)
 
 
 def _answer(connection: Connection, sql: str, *values: Any) -> str:

@@ -47,15 +47,21 @@ select
     (
         select count(*)
         from (
-            select from holdfast.lines as other
+            select other.id from holdfast.lines as other
             where other.state = 1 and job.stage = 2 and other.queue = job.queue
               and other.priority > coalesce(line.priority, job.priority)
             union all
-            select from holdfast.lines as other
+            select other.id from holdfast.lines as other
             where other.state = 1 and job.stage = 2 and other.queue = job.queue and other.priority = line.priority
               and (other.turn, other.id) < (line.turn, line.id)
             limit $3
         ) as ahead
+        cross join lateral (
+            select from holdfast.jobs as other
+            where other.line = ahead.id and other.stage = 2
+              and (other.expires_at is null or other.expires_at > moment.now)
+            limit 1
+        ) as ready
     ) as lines_ahead,
     case when line.id is not null then json_build_array(
         line.id, line.queue, line.priority, line.gates, line.state, line.parked_at, line.turn, line.tenant
