@@ -143,7 +143,10 @@ def allot(
         changed[line.id] = replace(line, turn=turn)
         heapq.heappush(heap, (rank, turn, number))
     for id, passed in through.items():
-        after[id] = taken(after[id], passed, now)
+        gate = after[id] = taken(after[id], passed, now)
+        # Others may be parked there since before it last had room: they are opened when it has some again.
+        if passed and (opening := opens_at(gate, now)) is not None:
+            after[id] = replace(gate, next_at=opening)
     for line in changed.values():
         if line.parked_at is not None and line.state is LineState.PARKED:
             gate = after[line.parked_at]

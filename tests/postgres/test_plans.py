@@ -53,7 +53,7 @@ INDEXES: Final = {
     "forgotten_lines": {"lines_pkey", "jobs_in_line"},
     "held": {"jobs_pkey", "jobs_active"},
     "known_jobs": {"jobs_pkey"},
-    "limits": {"gates_pkey", "jobs_in_line", "lines_parked"},
+    "limits": {"gates_named", "gates_pkey", "jobs_in_line", "lines_parked"},
     "lines_of": {"jobs_pkey"},
     "lines_of_ready": {"jobs_pkey"},
     "lock_active_of_worker": {"jobs_pkey", "jobs_active"},

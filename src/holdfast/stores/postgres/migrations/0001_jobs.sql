@@ -118,6 +118,7 @@ create table holdfast.gates (
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
 create index gates_timed on holdfast.gates (next_at) where next_at is not null;
+create index gates_named on holdfast.gates (name collate "C", kind, key collate "C");
 create index gates_unused on holdfast.gates (id) where lines = 0;
 
 -- Jobs have become ready in these lines, or have come into them. Who makes jobs ready only adds rows here, and so

@@ -17,7 +17,8 @@ select
     job.*,
     moment.now as moment,
     (select paused_at from holdfast.queues where name = job.queue) as paused_at,
-    -- Ranges of the indexes, where one condition with "or" would look at the whole queue.
+    -- Ranges of the indexes, where one condition with "or" would look at the whole queue; and what is ordered as an index
+    -- is, where another index would have to be read from end to end.
     (
         select count(*)
         from (
@@ -37,10 +38,14 @@ select
               and other.place < job.place
               and (other.expires_at is null or other.expires_at > moment.now)
             union all
-            select from holdfast.jobs as other
-            where other.stage = 2 and other.line = job.line and job.stage = 2
-              and (other.lane, other.place) < (job.lane, job.place)
-              and (other.expires_at is null or other.expires_at > moment.now)
+            (
+                select from holdfast.jobs as other
+                where other.stage = 2 and other.line = job.line and job.stage = 2
+                  and (other.lane, other.place) < (job.lane, job.place)
+                  and (other.expires_at is null or other.expires_at > moment.now)
+                order by other.lane, other.place
+                limit $3
+            )
             limit $3
         ) as ahead
     ) as ahead,
@@ -60,6 +65,7 @@ select
             select from holdfast.jobs as other
             where other.line = ahead.id and other.stage = 2
               and (other.expires_at is null or other.expires_at > moment.now)
+            order by other.lane, other.place
             limit 1
         ) as ready
     ) as lines_ahead,

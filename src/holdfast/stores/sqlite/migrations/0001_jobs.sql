@@ -86,6 +86,7 @@ create table holdfast_gates (
     lines       integer not null
 );
 create index holdfast_timed_gates on holdfast_gates (next_at) where next_at is not null;
+create index holdfast_named_gates on holdfast_gates (name, kind, key);
 create index holdfast_unused_gates on holdfast_gates (id) where lines = 0;
 
 create table holdfast_keys (
