@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
@@ -47,7 +48,7 @@ class GateRule(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, array_
 
     @property
     def id(self) -> UUID:
-        return _id_of(("gate", int(self.kind), self.name, self.key))
+        return _gate_id(self.kind, self.name, self.key)
 
 
 class LineRule(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -60,16 +61,27 @@ class LineRule(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     def id_for(self, queue: str, priority: int) -> UUID:
         """The line of those with these very rules. In an order, priority does not count."""
-        rank = -1 if self.of(GateKind.ORDER) else priority
-        rules = [(int(gate.kind), gate.name, gate.key) for gate in self.gates]
-        return _id_of(("line", queue, rank, sorted(rules)))
+        return _line_id(self, queue, priority)
+
+
+# The same few are asked for again and again.
+@lru_cache(maxsize=10_000)
+def _line_id(rule: LineRule, queue: str, priority: int) -> UUID:
+    rank = -1 if rule.of(GateKind.ORDER) else priority
+    gates = [(int(gate.kind), gate.name, gate.key) for gate in rule.gates]
+    return _id_of(("line", queue, rank, sorted(gates)))
+
+
+@lru_cache(maxsize=10_000)
+def _gate_id(kind: GateKind, name: str, key: str) -> UUID:
+    return _id_of(("gate", int(kind), name, key))
 
 
 def _id_of(name: Any) -> UUID:
     return UUID(bytes=hashlib.blake2b(msgspec.json.encode(name), digest_size=16).digest())
 
 
-class Gate(msgspec.Struct, frozen=True):
+class Gate(msgspec.Struct, frozen=True, array_like=True):
     """A gate as the store keeps it."""
 
     id: UUID
