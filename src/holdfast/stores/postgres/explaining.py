@@ -77,8 +77,9 @@ async def override(it: Transaction, rule: GateRule, most: int | None, *, makes: 
     if not found:
         return None
     now = found[0]["moment"]
-    _, queues = await traffic.override(PostgresLedger(it, now), rule, most, now, makes=False)
-    if queues:
+    ledger = PostgresLedger(it, now)
+    await traffic.override(ledger, rule, most, now, makes=False)
+    if queues := await ledger.flush():
         it.hint(HintKind.WORK, queues)
     (record,) = limits(await it.fetch("limits", *this, now))
     return record
