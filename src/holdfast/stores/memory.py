@@ -656,7 +656,9 @@ class MemoryStore:
                 line=line,
                 gates=tuple(gates.values()),
                 holders={
-                    gate.holder: self._jobs[gate.holder].state for gate in gates.values() if gate.holder in self._jobs
+                    holder: self._jobs[holder].state
+                    for gate in gates.values()
+                    if (holder := gate.holder) is not None and holder in self._jobs
                 },
                 workers=tuple(
                     worker for worker in self._shown_workers() if worker.dead_at is None or worker.id == job.worker
