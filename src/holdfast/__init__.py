@@ -16,6 +16,7 @@ from holdfast.errors import (
     JobCancelled,
     JobFailed,
     JobNotFound,
+    LimitNotFound,
     MissingDriver,
     NotAllowedInState,
     OutcomeUnknown,
@@ -35,10 +36,11 @@ from holdfast.errors import (
     WorkerDeclaredDead,
     WrongDatabase,
 )
+from holdfast.explanation import Explanation, Reason, ReasonKind
 from holdfast.handle import Job
 from holdfast.hooks import State
 from holdfast.job import Attempt, Failure, FailureKind, JobRecord, JobState
-from holdfast.limits import Limit, Order, Rate
+from holdfast.limits import Limit, LimitRecord, Order, Rate
 from holdfast.namespaces import Done
 from holdfast.options import TaskDefaults, Unique
 from holdfast.outcome import Cancel, GiveUp, PoolFull, RateLimited, Snooze, TryAgain
@@ -57,6 +59,7 @@ __all__ = [
     "DeadJob",
     "Done",
     "DuplicateTask",
+    "Explanation",
     "Failure",
     "FailureKind",
     "GiveUp",
@@ -75,6 +78,8 @@ __all__ = [
     "JobRecord",
     "JobState",
     "Limit",
+    "LimitNotFound",
+    "LimitRecord",
     "MissingDriver",
     "NotAllowedInState",
     "Order",
@@ -89,6 +94,8 @@ __all__ = [
     "QueueRecord",
     "Rate",
     "RateLimited",
+    "Reason",
+    "ReasonKind",
     "ResultTimeout",
     "Retention",
     "Retry",

@@ -23,6 +23,7 @@ from holdfast.hooks import Middleware, StateHook, check_hook, check_middleware
 from holdfast.ids import check_id
 from holdfast.installation import Installation
 from holdfast.job import NewJob
+from holdfast.limiting import Limits
 from holdfast.namespaces import Dead, Jobs, Queues, Workers
 from holdfast.options import (
     JobOptions,
@@ -97,6 +98,7 @@ class Holdfast:
         self.queues = Queues(self._engine)
         self.workers = Workers(self._engine)
         self.schedules = Schedules(self._engine)
+        self.limits = Limits(self._engine)
 
     def __repr__(self) -> str:
         return f"<Holdfast {without_secrets(self.url)}>"

@@ -26,6 +26,7 @@
     ├── WorkerDeclaredDead        this worker was taken for dead; its jobs run elsewhere
     ├── JobNotFound
     ├── ScheduleNotFound
+    ├── LimitNotFound
     ├── NotAllowedInState         the job's state does not allow that
     ├── JobFailed                 its result will never come
     │   └── JobCancelled
@@ -173,6 +174,10 @@ class JobNotFound(HoldfastError, LookupError):
 
 class ScheduleNotFound(HoldfastError, LookupError):
     """There is no such schedule. Look for its name among `hf.schedules.all()`."""
+
+
+class LimitNotFound(HoldfastError, LookupError):
+    """There is no such limit. Look for it among `hf.limits.list()`."""
 
 
 class NotAllowedInState(HoldfastError):

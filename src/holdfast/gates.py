@@ -134,6 +134,19 @@ def room(gate: Gate, now: int) -> int:
             return ANY_NUMBER
 
 
+def used(gate: Gate, now: int) -> int:
+    """How many count against what it lets through: those at work, those that started in the window, or the holder."""
+    match gate.kind:
+        case GateKind.LIMIT:
+            return gate.held
+        case GateKind.RATE:
+            return sum(count for _, count in _recent(gate, now))
+        case GateKind.ORDER:
+            return int(gate.holder is not None)
+        case GateKind.FAIR:
+            return 0
+
+
 def taken(gate: Gate, jobs: Sequence[UUID], now: int) -> Gate:
     """After these jobs were claimed through it."""
     if not jobs:

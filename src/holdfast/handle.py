@@ -11,6 +11,8 @@ import msgspec
 from holdfast.codec import check_payload, decode_any
 from holdfast.engine import Engine
 from holdfast.errors import IdempotencyConflict, JobCancelled, JobFailed, JobNotFound, NotAllowedInState, UnknownTask
+from holdfast.explain import explain
+from holdfast.explanation import Explanation
 from holdfast.job import Attempt, JobRecord, JobState
 from holdfast.options import check_reason
 from holdfast.recipe import plain_arguments
@@ -107,6 +109,17 @@ class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
     def progress(self) -> Progress | None:
         """`aprogress` for synchronous code."""
         return self._engine.wait(self.aprogress(), "job.aprogress")
+
+    async def aexplain(self) -> Explanation:
+        """Why the job does not run, or what it does. Printed, it is a sentence: "waiting: limit tenant=acme 4/4; …"."""
+        found = await (await self._engine.ready()).circumstances(self.id)
+        if found is None:
+            raise _not_found(self.id)
+        return explain(found)
+
+    def explain(self) -> Explanation:
+        """`aexplain` for synchronous code."""
+        return self._engine.wait(self.aexplain(), "job.aexplain")
 
     # ── steering ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final, Literal
+from uuid import UUID
 
 import msgspec
 
 from holdfast.errors import InvalidOption
-from holdfast.gates import GateKind, GateRule, LineRule
-from holdfast.moment import MICROSECOND
+from holdfast.gates import Gate, GateKind, GateRule, LineRule, opens_at, used
+from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
 from holdfast.span import Span, parse_span
 from holdfast.template import Template
 
@@ -124,6 +125,68 @@ class Limits:
         if self.fair is not None:
             found.append(LimitDefinition(GateKind.FAIR, "", self.fair.text))
         return tuple(found)
+
+
+LimitKind = Literal["limit", "rate", "order", "fair"]
+_KINDS: Final[dict[GateKind, LimitKind]] = {
+    GateKind.LIMIT: "limit",
+    GateKind.RATE: "rate",
+    GateKind.ORDER: "order",
+    GateKind.FAIR: "fair",
+}
+_GATES: Final = {kind: gate for gate, kind in _KINDS.items()}
+
+
+class LimitRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit of one key, as it stands: what is let through, how much of that is used, and who waits for it."""
+
+    kind: LimitKind
+    name: str
+    key: str
+    declared: int
+    """How many, as the code says."""
+    override: int | None = None
+    """How many, as somebody has set it since."""
+    per: timedelta | None = None
+    used: int = 0
+    waiting: int = 0
+    """Ready jobs in lines that are held up by it; counted up to a thousand."""
+    holder: UUID | None = None
+    """Of an order: the job that runs, or will run again."""
+    next_at: datetime | None = None
+    """Of a rate that is used up: when it has room again."""
+
+    @property
+    def most(self) -> int | None:
+        """How many are let through; None if there is no bound."""
+        if self.kind == "fair":
+            return None
+        return self.declared if self.override is None else self.override
+
+
+def limit_record(gate: Gate, waiting: int, now: datetime) -> LimitRecord:
+    moment = to_microseconds(now)
+    opening = opens_at(gate, moment)
+    return LimitRecord(
+        kind=_KINDS[gate.kind],
+        name=gate.name,
+        key=gate.key,
+        declared=gate.declared,
+        override=gate.override,
+        per=gate.per * MICROSECOND if gate.per else None,
+        used=used(gate, moment),
+        waiting=waiting,
+        holder=gate.holder,
+        next_at=None if opening is None else from_microseconds(opening),
+    )
+
+
+def gate_kind(kind: object, option: str = "kind") -> GateKind:
+    """The kind of limit that somebody means."""
+    for name, gate in _GATES.items():
+        if name == kind:
+            return gate
+    raise InvalidOption(f"{option} is one of {', '.join(_GATES)}.")
 
 
 class LimitRecipe:

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from holdfast.engine import Engine
 from holdfast.errors import InvalidOption
+from holdfast.explanation import Explanation
 from holdfast.handle import untyped
 from holdfast.ids import check_id
 from holdfast.job import Attempt, JobRecord, JobState
@@ -69,6 +70,14 @@ class Jobs(Namespace):
     def attempts(self, id: UUID | str) -> list[Attempt]:
         """`aattempts` for synchronous code."""
         return self._engine.wait(self.aattempts(id), "hf.jobs.aattempts")
+
+    async def aexplain(self, id: UUID | str) -> Explanation:
+        """Why a job does not run, or what it does; JobNotFound if there is none."""
+        return await untyped(self._engine, check_id(id)).aexplain()
+
+    def explain(self, id: UUID | str) -> Explanation:
+        """`aexplain` for synchronous code."""
+        return self._engine.wait(self.aexplain(id), "hf.jobs.aexplain")
 
     async def apage(self, *, cursor: UUID | str | None = None, limit: int = 50, **filters: Unpack[Filters]) -> Page:
         """One page of jobs, newest first, and the cursor of the next one."""

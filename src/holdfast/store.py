@@ -21,18 +21,24 @@ from uuid import UUID
 import msgspec
 
 from holdfast.errors import InvalidOption, QueueFull
+from holdfast.gates import Gate, GateKind, GateRule
 from holdfast.job import Attempt, ClaimedJob, Failure, FailureKind, JobRecord, JobState, NewJob, storable
 from holdfast.lifecycle import Transition
-from holdfast.limits import LimitDefinition
+from holdfast.limits import LimitDefinition, LimitRecord
 from holdfast.liveness import Sighting
 from holdfast.outcome import Crashed
 from holdfast.schedule import Fired, Firing, Plan, ScheduleRecord, TickRecord
 from holdfast.span import Span, parse_span
+from holdfast.traffic import Line
 
 DEFAULT_BOUND: Final = 100_000
 LARGEST_BATCH: Final = 10_000
 LARGEST_PAGE: Final = 1_000
 LONGEST_NOTE: Final = 200
+MOST_AHEAD: Final = 10_000
+"""Jobs before another one are counted up to here."""
+MOST_WAITING: Final = 1_000
+"""Jobs that wait for a limit are counted up to here."""
 LONGEST_HISTORY: Final = 100
 """Attempts remembered per job; the oldest go first."""
 WORKER_RETENTION: Final = timedelta(hours=1)
@@ -173,6 +179,8 @@ class NewWorker(msgspec.Struct, frozen=True):
     host: str = ""
     pid: int = 0
     queues: tuple[str, ...] = ()
+    tasks: tuple[str, ...] = ()
+    """All that it has the code of, aliases too; empty if it does not say."""
 
 
 class WorkerRecord(msgspec.Struct, frozen=True):
@@ -190,6 +198,8 @@ class WorkerRecord(msgspec.Struct, frozen=True):
     active: int = 0
     is_quiet: bool = False
     """It was asked to claim nothing more."""
+    tasks: tuple[str, ...] = ()
+    """All that it has the code of, aliases too; empty if it does not say."""
 
 
 class QueueRecord(msgspec.Struct, frozen=True):
@@ -241,6 +251,10 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """The tasks that are told of its dead letters."""
     schema: dict[str, Any] = {}
 
+    def is_called(self, name: str) -> bool:
+        """Whether this is its name, or was."""
+        return name == self.name or name in self.aliases
+
 
 class PublishedTask(msgspec.Struct, frozen=True):
     """A definition in the store, and when it last changed."""
@@ -248,6 +262,39 @@ class PublishedTask(msgspec.Struct, frozen=True):
     definition: TaskDefinition
     revision: int
     published_at: datetime
+
+
+class BreakerStanding(msgspec.Struct, frozen=True):
+    """A breaker that lets the job of its task not through, or only some: its state, and when it will try again."""
+
+    name: str
+    state: str
+    reset_at: datetime | None = None
+
+
+class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
+    """All that decides whether a job runs, as it stood at one moment: see explain.py."""
+
+    now: datetime
+    """By the store's clock."""
+    job: JobRecord
+    paused_at: datetime | None = None
+    """Since when its queue is paused."""
+    ahead: int = 0
+    """If it is ready: those that are claimed before it, up to MOST_AHEAD. In a line, only those of that line."""
+    lines_ahead: int = 0
+    """If it is ready: lines of its queue with ready jobs whose turn comes before, up to MOST_AHEAD."""
+    line: Line | None = None
+    gates: tuple[Gate, ...] = ()
+    """Those that its line leads through."""
+    holders: Mapping[UUID, JobState] = {}
+    """The jobs that have the orders among them."""
+    workers: tuple[WorkerRecord, ...] = ()
+    """Those that are not known to be dead, and its own."""
+    task: PublishedTask | None = None
+    progress: Progress | None = None
+    breaker: BreakerStanding | None = None
+    """That of its task, unless it is closed."""
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -643,6 +690,35 @@ class ReadingVerbs(Protocol):
         ...
 
 
+class ExplainingVerbs(Protocol):
+    """What somebody must know who asks why a job does not run."""
+
+    async def circumstances(self, id: UUID) -> Circumstances | None:
+        """All that decides about one job, read at one moment; None if there is no such job.
+
+        It costs no more than a fixed number of look-ups, however many jobs there are.
+        """
+        ...
+
+
+class LimitVerbs(Protocol):
+    """Gates, as people look at them and set them."""
+
+    async def limits(
+        self, name: str | None = None, kind: GateKind | None = None, key: str | None = None, limit: int = 100
+    ) -> list[LimitRecord]:
+        """Those that are used, or were lately: first those that jobs wait for, then by name, kind and key."""
+        ...
+
+    async def override_limit(self, rule: GateRule, most: int | None, *, makes: bool = True) -> LimitRecord | None:
+        """Let so many through a gate, over what the code says; None goes back to that. It holds for the next claim.
+
+        What was held up by it and is not any more is opened, and those who wait for work are told. If there is no such
+        gate, it is made as the rule says; or, unless that is wanted, the answer is None.
+        """
+        ...
+
+
 class Store(
     JobVerbs,
     WorkVerbs,
@@ -653,6 +729,8 @@ class Store(
     QueueVerbs,
     TaskVerbs,
     ScheduleVerbs,
+    LimitVerbs,
+    ExplainingVerbs,
     ReadingVerbs,
     Protocol,
 ):

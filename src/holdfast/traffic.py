@@ -20,7 +20,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.gates import Gate, GateKind, LineRule, declared, made, opens_at, room, taken, to_open, vacated
+from holdfast.gates import Gate, GateKind, GateRule, LineRule, declared, made, opens_at, room, taken, to_open, vacated
 from holdfast.job import FINAL, JobRecord, Stage
 
 _FEWEST_LINES: Final = 8
@@ -145,7 +145,10 @@ def allot(
         changed[line.id] = replace(line, turn=turn)
         heapq.heappush(heap, (rank, turn, number))
     for id, passed in through.items():
-        after[id] = taken(after[id], passed, now)
+        gate = after[id] = taken(after[id], passed, now)
+        # Others may be parked there since before it last had room: they are opened when it has some again.
+        if passed and (opening := opens_at(gate, now)) is not None:
+            after[id] = replace(gate, next_at=opening)
     for line in changed.values():
         if line.parked_at is not None and line.state is LineState.PARKED:
             gate = after[line.parked_at]
@@ -267,6 +270,20 @@ async def ripen(ledger: Ledger, gates: Mapping[UUID, Gate], now: int) -> frozens
     after = {id: replace(gate, next_at=opens_at(gate, now)) for id, gate in gates.items()}
     await ledger.save([], after.values())
     return await release(ledger, after, now)
+
+
+async def override(
+    ledger: Ledger, rule: GateRule, most: int | None, now: int, *, makes: bool
+) -> tuple[Gate | None, frozenset[str]]:
+    """Let so many through a gate, whatever the code says; None: as many as that says. It is made if there is none.
+
+    The gate as it is then, or None if it may not be made; and which queues have work now that they did not have before.
+    """
+    before = (await ledger.gates([rule.id])).get(rule.id)
+    if before is None and not makes:
+        return None, frozenset()
+    after = replace(before or made(rule), override=most)
+    return after, await ripen(ledger, {after.id: after}, now)
 
 
 async def release(ledger: Ledger, gates: Mapping[UUID, Gate], now: int) -> frozenset[str]:

@@ -22,7 +22,10 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "Holdfast.send": (("echo", {"n": 1}), {}),
     "Jobs.attempts": ((Ids().make(),), {}),
     "Jobs.cancel": ((), {"everything": True}),
+    "Jobs.explain": ((Ids().make(),), {}),
     "Jobs.get": ((Ids().make(),), {}),
+    "Limits.reset": (("echo",), {}),
+    "Limits.set": (("echo", 1), {}),
     "Prepared.enqueue": ((1,), {}),
     "Queues.bound": (("default", 1), {}),
     "Queues.pause": (("default",), {}),
@@ -52,8 +55,9 @@ def make_app(database: Path) -> tuple[Holdfast, dict[str, Any]]:
     def echo(n: int) -> int:
         return n
 
-    namespaces = [value for name, value in vars(hf).items() if type(value).__module__ == "holdfast.namespaces"]
-    assert len(namespaces) >= 4
+    modules = ("holdfast.namespaces", "holdfast.limiting")
+    namespaces = [value for name, value in vars(hf).items() if type(value).__module__ in modules]
+    assert len(namespaces) >= 5
     owners: list[Any] = [hf, echo, echo.options(queue="other"), hf.job(Ids().make()), *namespaces]
     names = {Task: "Task", Prepared: "Prepared", Job: "Job", Holdfast: "Holdfast"}
     named = {
@@ -97,7 +101,7 @@ def app(tmp_path: Path) -> Iterator[dict[str, Any]]:
 def test_every_verb_was_found() -> None:
     assert len(two_forms()) >= 25
     kinds = {kind for kind, _ in two_forms()}
-    assert kinds >= {"Dead", "Holdfast", "Job", "Jobs", "Prepared", "Queues", "Task", "Workers"}
+    assert kinds >= {"Dead", "Holdfast", "Job", "Jobs", "Limits", "Prepared", "Queues", "Task", "Workers"}
     assert {f"{kind}.{name}" for kind, name in two_forms()} >= ARGUMENTS.keys()
 
 

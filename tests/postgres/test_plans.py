@@ -25,8 +25,8 @@ from tests.postgres.plans import NOT_PREPARED, Prepared, Scan
 from tests.postgres.questions import values_of
 from tests.servers.databases import Databases
 
-COUNTING: Final = {"queues"}
-"""Counts all that waits, in its indexes: for people, not for workers."""
+COUNTING: Final = {"circumstances", "limits", "queues"}
+"""Count what waits, or look at all of it, in its indexes: for people, not for workers."""
 AT_THE_FRONT: Final = {"busy_queues", "next_due", "select_unannounced", "unused_gates"}
 """Read the first entries of an index, and no further."""
 OF_A_WORKER: Final = {"claimed", "depart", "end_work", "lock_active_of_worker", "lock_orphans", "workers"}
@@ -36,6 +36,10 @@ INDEXES: Final = {
     "attempts": {"failures_of_job"},
     "attend": {"jobs_ready", "lines_open"},
     "busy_queues": {"jobs_ready", "lines_open", "wakes_of_queue"},
+    "circumstances": {
+        *("jobs_active", "jobs_in_line", "jobs_pkey", "jobs_ready", "progress_pkey"),
+        *("gates_pkey", "lines_open", "lines_pkey"),
+    },
     "claim": {"jobs_pkey", "jobs_ready", "lines_open", "wakes_of_queue"},
     "claimed": {"jobs_active"},
     "close_keys": {"keys_of_job"},
@@ -51,6 +55,7 @@ INDEXES: Final = {
     "forgotten_lines": {"lines_pkey", "jobs_in_line"},
     "held": {"jobs_pkey", "jobs_active"},
     "known_jobs": {"jobs_pkey"},
+    "limits": {"gates_named", "gates_pkey", "jobs_in_line", "lines_parked"},
     "lines_of": {"jobs_pkey"},
     "lines_of_ready": {"jobs_pkey"},
     "lock_active_of_worker": {"jobs_pkey", "jobs_active"},
@@ -325,6 +330,13 @@ def what_waits_is_counted_in_its_indexes(crowd: Crowd) -> None:
     assert looked.buffers <= 2.1 * pages
 
 
+def why_a_job_waits_is_told_without_counting_all(crowd: Crowd) -> None:
+    last = crowd.ask(f"select id from holdfast.jobs where stage = 2 and queue = '{QUEUE}' order by place desc limit 1")
+    with crowd.fresh() as prepared:
+        counted = prepared.explain("circumstances", [[last], None, 1000], is_run=True)
+    assert counted.buffers <= 6 * ACTIVE, counted
+
+
 def test_in_a_crowd_every_statement_costs_what_its_batch_costs(crowd: Crowd) -> None:
     """One test, because the crowd takes its time to gather."""
     no_plan_reads_all_of_a_large_table(crowd)
@@ -335,3 +347,4 @@ def test_in_a_crowd_every_statement_costs_what_its_batch_costs(crowd: Crowd) -> 
     a_claim_from_its_floor_walks_over_no_dead_entries(crowd)
     plans_made_after_somebody_analyzed_are_good(crowd)
     what_waits_is_counted_in_its_indexes(crowd)
+    why_a_job_waits_is_told_without_counting_all(crowd)

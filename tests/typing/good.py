@@ -13,14 +13,18 @@ from holdfast import (
     Attempt,
     Call,
     Context,
+    Explanation,
     Holdfast,
     Job,
     JobRecord,
     JobState,
+    LimitRecord,
     Page,
     Plan,
     Queue,
     QueueRecord,
+    Reason,
+    ReasonKind,
     Retention,
     Retry,
     ScheduleRecord,
@@ -269,6 +273,8 @@ def look(id: UUID) -> None:
     assert_type(job.id, UUID)
     assert_type(job.existing, bool)
     assert_type(job.state(), JobState)
+    assert_type(job.explain(), Explanation)
+    assert_type(job.explain().reasons, tuple[Reason, ...])
     assert_type(job.record().args, dict[str, Any])
     # A handle on something narrower is a handle on something wider.
     assert_type(result_of(job), object)
@@ -297,6 +303,11 @@ def steer(id: UUID) -> None:
     assert_type(hf.dead.discard(error_type="ValueError").changed, int)
     assert_type(hf.queues.list(), list[QueueRecord])
     assert_type(hf.workers.list(), list[WorkerRecord])
+    assert_type(hf.jobs.explain(id), Explanation)
+    assert_type(hf.jobs.explain(id).reasons[0].kind, ReasonKind)
+    assert_type(hf.limits.list("charge", kind="rate"), list[LimitRecord])
+    assert_type(hf.limits.set("charge", 5, key="acme").most, int | None)
+    assert_type(hf.limits.reset("charge", kind="rate"), LimitRecord)
     hf.queues.bound("email", 5)
     hf.queues.pause("email")
     hf.queues.resume("email")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.gates import Gate, GateKind, GateRule, LineRule, opens_at, room, taken, vacated
+from holdfast.gates import Gate, GateKind, GateRule, LineRule, opens_at, room, taken, used, vacated
 
 SECOND = 1_000_000
 
@@ -93,6 +93,18 @@ def test_a_limit_has_the_room_that_nobody_holds() -> None:
     assert vacated(gate, UUID(int=0), was_active=False, is_over=True) == gate
     assert room(replace(gate, override=1), 0) == 0
     assert room(replace(gate, override=100), 0) == 98
+
+
+def test_what_is_used_and_what_is_left_are_all_there_is() -> None:
+    limit = taken(Gate(uuid4(), GateKind.LIMIT, "task", "", 4), some(3), 0)
+    rate = taken(Gate(uuid4(), GateKind.RATE, "task", "", 4, per=60 * SECOND), some(3), 0)
+    for gate in (limit, rate):
+        assert used(gate, 1) == 3
+        assert used(gate, 1) + room(gate, 1) == gate.most
+    assert used(rate, 120 * SECOND) == 0
+    order = Gate(uuid4(), GateKind.ORDER, "task", "key")
+    assert (used(order, 0), used(taken(order, some(1), 0), 0)) == (0, 1)
+    assert used(Gate(uuid4(), GateKind.FAIR, "", "tenant"), 0) == 0
 
 
 def test_an_order_is_held_until_its_job_is_over() -> None:

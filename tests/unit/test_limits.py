@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast import Holdfast, InvalidOption, InvalidPayload, Limit, Order, Rate
-from holdfast.gates import GateKind, GateRule, LineRule
+from holdfast.gates import GateKind, GateRule, LineRule, made, taken
+from holdfast.limits import gate_kind, limit_record
+from holdfast.moment import to_microseconds
 
 
 @pytest.fixture
@@ -106,3 +110,31 @@ def test_jobs_under_limits_run(hf: Holdfast) -> None:
         t.advance(timedelta(seconds=62))
         t.run_all()
         assert seen == [0, 1, 2, 3, 4]
+
+
+# ── records ──────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+NOW = datetime(2026, 11, 17, tzinfo=UTC)
+
+
+def test_a_record_shows_what_was_set_beside_what_the_code_says() -> None:
+    gate = made(GateRule(GateKind.RATE, "charge", "acme", 2, 60_000_000))
+    record = limit_record(taken(gate, [UUID(int=1), UUID(int=2)], to_microseconds(NOW)), 7, NOW)
+    assert (record.kind, record.name, record.key, record.per) == ("rate", "charge", "acme", timedelta(minutes=1))
+    assert (record.used, record.most, record.declared, record.override, record.waiting) == (2, 2, 2, None, 7)
+    assert record.next_at is not None
+    assert timedelta(0) < record.next_at - NOW < timedelta(seconds=62)
+    raised = limit_record(replace(gate, override=9), 0, NOW)
+    assert (raised.most, raised.declared, raised.next_at) == (9, 2, None)
+
+
+def test_what_has_no_bound_says_so() -> None:
+    record = limit_record(made(GateRule(GateKind.FAIR, "", "acme")), 0, NOW)
+    assert (record.kind, record.most, record.per) == ("fair", None, None)
+
+
+def test_kinds_are_called_as_the_options_are() -> None:
+    assert [gate_kind(name) for name in ("limit", "rate", "order", "fair")] == list(GateKind)
+    for nonsense in ("speed", 1, None, ["limit"]):
+        with pytest.raises(InvalidOption, match="limit, rate, order, fair"):
+            gate_kind(nonsense)

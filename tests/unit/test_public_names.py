@@ -26,6 +26,7 @@ PUBLIC = [
     "DeadJob",
     "Done",
     "DuplicateTask",
+    "Explanation",
     "Failure",
     "FailureKind",
     "GiveUp",
@@ -44,6 +45,8 @@ PUBLIC = [
     "JobRecord",
     "JobState",
     "Limit",
+    "LimitNotFound",
+    "LimitRecord",
     "MissingDriver",
     "NotAllowedInState",
     "Order",
@@ -58,6 +61,8 @@ PUBLIC = [
     "QueueRecord",
     "Rate",
     "RateLimited",
+    "Reason",
+    "ReasonKind",
     "ResultTimeout",
     "Retention",
     "Retry",
@@ -101,7 +106,7 @@ CALLER_ERRORS = {  # API.md: "Errors a caller meets"
     "WrongDatabase",
 }
 
-NAMESPACES = ("jobs", "dead", "queues", "schedules", "workers")
+NAMESPACES = ("jobs", "dead", "queues", "schedules", "limits", "workers")
 
 
 def public_objects() -> Iterator[tuple[str, Any]]:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import db, schedules, worker
+from holdfast.cli import db, jobs, limits, schedules, worker
 from holdfast.cli.status import status_of
 from holdfast.cli.terminal import complain, tell
 from holdfast.errors import HoldfastError
@@ -24,7 +24,9 @@ commands = typer.Typer(
     pretty_exceptions_enable=False,
 )
 commands.add_typer(db.commands, name="db")
+commands.add_typer(jobs.commands, name="jobs")
 commands.add_typer(schedules.commands, name="schedules")
+commands.add_typer(limits.commands, name="limits")
 commands.command()(worker.worker)
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from datetime import datetime, timedelta
-from typing import Annotated, Any, TypeVar
+from datetime import timedelta
+from typing import Annotated, Any
 
 import msgspec
 import typer
 
-from holdfast.app import Holdfast
-from holdfast.cli.target import App, Url, chosen_app, refuse_without_tables
-from holdfast.cli.terminal import AsJson, show, show_json
+from holdfast.cli.asking import ask
+from holdfast.cli.target import App, Url
+from holdfast.cli.terminal import AsJson, show, show_json, show_table, shown_time
 from holdfast.clock import SystemClock
 from holdfast.planning import PlanOptions
 from holdfast.schedule import Plan, ScheduleRecord
@@ -20,7 +18,6 @@ from holdfast.timing import find_zone
 
 commands = typer.Typer(help="Look at schedules, add them, and steer them.", no_args_is_help=True, rich_markup_mode=None)
 
-Result = TypeVar("Result")
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule.")]
 
 _STYLES = {"active": "green", "paused": "yellow", "removed": "red", "orphaned": "yellow", "over": "dim"}
@@ -32,11 +29,11 @@ def ls(app: App = None, url: Url = None, as_json: AsJson = False) -> None:
 
     One that is "changed" does not do what the code says; one that is "orphaned" is in no running worker's code.
     """
-    records = _ask(app, url, lambda hf: hf.schedules.aall())
+    records = ask(app, url, lambda hf: hf.schedules.aall())
     if as_json:
         show_json([_as_data(record) for record in records])
         return
-    _show_table(
+    show_table(
         ("NAME", "WHEN", "TASK", "STATE", "NEXT", "LAST"),
         [
             (
@@ -44,8 +41,8 @@ def ls(app: App = None, url: Url = None, as_json: AsJson = False) -> None:
                 record.plan.in_words,
                 record.plan.task,
                 _state(record) + (", changed" if _is_changed(record) else ""),
-                _shown(record.next_tick),
-                _shown(record.last_tick),
+                shown_time(record.next_tick),
+                shown_time(record.last_tick),
             )
             for record in records
         ],
@@ -61,7 +58,7 @@ def next(
     as_json: AsJson = False,
 ) -> None:
     """Print when a schedule fires next, in UTC and in its own time zone."""
-    record = _ask(app, url, lambda hf: hf.schedules.aget(name))
+    record = ask(app, url, lambda hf: hf.schedules.aget(name))
     ticks = record.next_ticks(number)
     if as_json:
         show_json(ticks)
@@ -69,7 +66,7 @@ def next(
     zone = find_zone(record.plan.tz)
     for tick in ticks:
         local = "" if record.plan.tz == "UTC" else f"  {tick.astimezone(zone):%a %Y-%m-%d %H:%M:%S %Z}"
-        show(_shown(tick), (local, "dim"))
+        show(shown_time(tick), (local, "dim"))
 
 
 @commands.command()
@@ -104,13 +101,13 @@ def add(
         "priority": int(priority) if priority is not None and priority.isdecimal() else priority,
     }
     options: PlanOptions = {name: value for name, value in given.items() if value is not None}  # type: ignore[assignment]
-    _tell(_ask(app, url, lambda hf: hf.schedules.aadd(name, task, **options)), as_json)
+    _tell(ask(app, url, lambda hf: hf.schedules.aadd(name, task, **options)), as_json)
 
 
 @commands.command()
 def rm(name: Name, app: App = None, url: Url = None, as_json: AsJson = False) -> None:
     """Remove a schedule. One of the code's stays away until it is reset, whatever workers start."""
-    _ask(app, url, lambda hf: hf.schedules.aremove(name))
+    ask(app, url, lambda hf: hf.schedules.aremove(name))
     if as_json:
         show_json({"name": name, "state": "removed"})
     else:
@@ -120,7 +117,7 @@ def rm(name: Name, app: App = None, url: Url = None, as_json: AsJson = False) ->
 @commands.command()
 def run(name: Name, app: App = None, url: Url = None, as_json: AsJson = False) -> None:
     """Enqueue a job of a schedule now, beside its ticks, and print its id."""
-    job = _ask(app, url, lambda hf: hf.schedules.arun(name))
+    job = ask(app, url, lambda hf: hf.schedules.arun(name))
     if as_json:
         show_json({"id": job.id, "schedule": name})
     else:
@@ -130,35 +127,22 @@ def run(name: Name, app: App = None, url: Url = None, as_json: AsJson = False) -
 @commands.command()
 def pause(name: Name, app: App = None, url: Url = None, as_json: AsJson = False) -> None:
     """Let a schedule make no more jobs. Ticks that pass meanwhile are not missed."""
-    _tell(_ask(app, url, lambda hf: hf.schedules.apause(name)), as_json)
+    _tell(ask(app, url, lambda hf: hf.schedules.apause(name)), as_json)
 
 
 @commands.command()
 def resume(name: Name, app: App = None, url: Url = None, as_json: AsJson = False) -> None:
     """Let a schedule go on, with its first tick from now."""
-    _tell(_ask(app, url, lambda hf: hf.schedules.aresume(name)), as_json)
+    _tell(ask(app, url, lambda hf: hf.schedules.aresume(name)), as_json)
 
 
 @commands.command()
 def reset(name: Name, app: App = None, url: Url = None, as_json: AsJson = False) -> None:
     """Back to what the code says: neither changed, nor paused, nor removed."""
-    _tell(_ask(app, url, lambda hf: hf.schedules.areset(name)), as_json)
+    _tell(ask(app, url, lambda hf: hf.schedules.areset(name)), as_json)
 
 
-# ── asking ───────────────────────────────────────────────────────────────────────────────────────────────────────────
-
-
-def _ask(app: str | None, url: str | None, question: Callable[[Holdfast], Awaitable[Result]]) -> Result:
-    hf = chosen_app(app, url)
-
-    async def whole() -> Result:
-        await refuse_without_tables(hf)
-        try:
-            return await question(hf)
-        finally:
-            await hf.aclose()
-
-    return asyncio.run(whole())
+# ── arguments ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _arguments(text: str) -> Any:
@@ -176,7 +160,7 @@ def _tell(record: ScheduleRecord, as_json: bool) -> None:
         show_json(_as_data(record))
         return
     state = _state(record)
-    coming = f", next {_shown(record.next_tick)}" if record.next_tick else ""
+    coming = f", next {shown_time(record.next_tick)}" if record.next_tick else ""
     show((record.name, "bold"), f": {record.plan.in_words}, ", (state, _STYLES[state]), coming)
 
 
@@ -192,10 +176,6 @@ def _state(record: ScheduleRecord) -> str:
 
 def _is_changed(record: ScheduleRecord) -> bool:
     return record.declared is not None and record.override is not None
-
-
-def _shown(time: datetime | None) -> str:
-    return "-" if time is None else f"{time:%Y-%m-%d %H:%M:%SZ}"
 
 
 def _as_data(record: ScheduleRecord) -> dict[str, Any]:
@@ -220,10 +200,3 @@ def _as_data(record: ScheduleRecord) -> dict[str, Any]:
 def _plan_data(plan: Plan) -> dict[str, Any]:
     data = {name: value for name, value in msgspec.structs.asdict(plan).items() if name != "args_json"}
     return {name: value.total_seconds() if isinstance(value, timedelta) else value for name, value in data.items()}
-
-
-def _show_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
-    for index, row in enumerate((titles, *rows)):
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        show((line, "bold" if index == 0 else ""))

@@ -8,6 +8,7 @@ from holdfast.errors import (
     ConfigurationError,
     HoldfastError,
     JobNotFound,
+    LimitNotFound,
     ScheduleNotFound,
     StoreUnavailable,
     UnknownTask,
@@ -29,7 +30,7 @@ def status_of(error: HoldfastError) -> Status:
             return Status.FAILED
         case ConfigurationError():
             return Status.USAGE
-        case JobNotFound() | ScheduleNotFound() | UnknownTask():
+        case JobNotFound() | LimitNotFound() | ScheduleNotFound() | UnknownTask():
             return Status.NOT_FOUND
         case StoreUnavailable():
             return Status.UNREACHABLE

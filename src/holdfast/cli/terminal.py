@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Annotated, Any
 
 import msgspec
@@ -23,6 +25,17 @@ def show(*parts: str | tuple[str, str]) -> None:
 
 def show_json(value: Any) -> None:
     typer.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
+
+
+def show_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    for index, row in enumerate((titles, *rows)):
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        show((line, "bold" if index == 0 else ""))
+
+
+def shown_time(time: datetime | None) -> str:
+    return "-" if time is None else f"{time:%Y-%m-%d %H:%M:%SZ}"
 
 
 def tell(message: str) -> None:

@@ -19,6 +19,7 @@ from holdfast import keys, lifecycle, traffic
 from holdfast.clock import Clock, SystemClock
 from holdfast.codec import fingerprint
 from holdfast.errors import InvalidTransaction, WorkerDeclaredDead, WrongDatabase
+from holdfast.gates import Gate, GateKind, GateRule
 from holdfast.job import (
     FINAL,
     WAITING,
@@ -33,13 +34,17 @@ from holdfast.job import (
 )
 from holdfast.keys import KeyName, KeyRecord
 from holdfast.lifecycle import GiveBack, Transition
+from holdfast.limits import LimitRecord, limit_record
 from holdfast.liveness import Sighting
 from holdfast.moment import from_microseconds, to_microseconds
 from holdfast.schedule import Fired, Firing, Plan, ScheduleRecord, TickRecord
 from holdfast.store import (
     LONGEST_HISTORY,
+    MOST_AHEAD,
+    MOST_WAITING,
     WORKER_RETENTION,
     Beaten,
+    Circumstances,
     DueSchedules,
     Enqueued,
     Filter,
@@ -402,7 +407,7 @@ class MemoryStore:
             # Counted on, so that what was observed of an earlier life can't end this one.
             beat = 1 if before is None else before.beat + 1
             self._workers[worker.id] = WorkerRecord(
-                worker.id, worker.name, worker.host, worker.pid, worker.queues, now, now, beat
+                worker.id, worker.name, worker.host, worker.pid, worker.queues, now, now, beat, tasks=worker.tasks
             )
 
     async def beat(self, worker: UUID, held: Held) -> Beaten:
@@ -478,8 +483,11 @@ class MemoryStore:
 
     async def workers(self) -> list[WorkerRecord]:
         with self._lock:
-            active = Counter(job.worker for job in self._jobs.values() if job.stage is Stage.ACTIVE)
-            return [replace(worker, active=active[worker.id]) for worker in self._workers.values()]
+            return self._shown_workers()
+
+    def _shown_workers(self) -> list[WorkerRecord]:
+        active = Counter(job.worker for job in self._jobs.values() if job.stage is Stage.ACTIVE)
+        return [replace(worker, active=active[worker.id]) for worker in self._workers.values()]
 
     def _rescue(self, orphans: Sequence[JobRecord], now: datetime) -> list[UUID]:
         self._take_over([(job, lifecycle.after_crash(job, crash_of(job.worker))) for job in orphans], now)
@@ -600,6 +608,72 @@ class MemoryStore:
 
     def _state(self, id: UUID) -> JobState | None:
         return self._jobs[id].state if id in self._jobs else None
+
+    # ── limits, and why jobs wait ────────────────────────────────────────────────────────────────────────────────────
+
+    async def limits(
+        self, name: str | None = None, kind: GateKind | None = None, key: str | None = None, limit: int = 100
+    ) -> list[LimitRecord]:
+        check_limit(limit)
+        with self._lock:
+            now = self._clock.now()
+            found = [
+                gate
+                for gate in self._ledger.all_gates()
+                if name in (None, gate.name) and kind in (None, gate.kind) and key in (None, gate.key)
+            ]
+            awaited = {line.parked_at for line in self._ledger.all_lines()}
+            found.sort(key=lambda gate: (gate.id not in awaited, gate.name, gate.kind, gate.key))
+            return [limit_record(gate, self._held_up_at(gate), now) for gate in found[:limit]]
+
+    def _held_up_at(self, gate: Gate) -> int:
+        parked = {line.id for line in self._ledger.all_lines() if line.parked_at == gate.id}
+        return min(sum(job.line in parked for job in self._ready(self._clock.now())), MOST_WAITING)
+
+    async def override_limit(self, rule: GateRule, most: int | None, *, makes: bool = True) -> LimitRecord | None:
+        with self._lock:
+            now = self._clock.now()
+            gate, queues = at_once(traffic.override(self._ledger, rule, most, to_microseconds(now), makes=makes))
+            self._ring(HintKind.WORK, queues)
+            return None if gate is None else limit_record(gate, self._held_up_at(gate), now)
+
+    async def circumstances(self, id: UUID) -> Circumstances | None:
+        with self._lock:
+            job = self._jobs.get(id)
+            if job is None:
+                return None
+            now = self._clock.now()
+            line = None if job.line is None else at_once(self._ledger.lines([job.line])).get(job.line)
+            gates = {} if line is None else at_once(self._ledger.gates(line.gates))
+            is_ready = job.stage is Stage.READY
+            run, progress = self._progress.get(id, (0, None))
+            return Circumstances(
+                now=now,
+                job=job,
+                paused_at=self._queue(job.queue).paused_at,
+                ahead=self._ahead(job, now) if is_ready else 0,
+                lines_ahead=min(self._ledger.ahead(job.queue, job.priority, line), MOST_AHEAD) if is_ready else 0,
+                line=line,
+                gates=tuple(gates.values()),
+                holders={
+                    holder: self._jobs[holder].state
+                    for gate in gates.values()
+                    if (holder := gate.holder) is not None and holder in self._jobs
+                },
+                workers=tuple(
+                    worker for worker in self._shown_workers() if worker.dead_at is None or worker.id == job.worker
+                ),
+                task=next((task for task in self._tasks.values() if task.definition.is_called(job.task)), None),
+                progress=progress if run == job.runs else None,
+            )
+
+    def _ahead(self, job: JobRecord, now: datetime) -> int:
+        if job.line is not None:
+            others = [(other.lane, other.place) for other in self._ready(now) if other.line == job.line]
+            return min(sum(place < (job.lane, job.place) for place in others), MOST_AHEAD)
+        plain = [other for other in self._ready(now) if other.queue == job.queue and other.line is None]
+        mine = -job.priority, job.lane, job.place
+        return min(sum((-other.priority, other.lane, other.place) < mine for other in plain), MOST_AHEAD)
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -72,6 +72,14 @@ class MemoryLedger:
             del self._lines[line.id]
         self._gates = {id: gate for id, gate in self._gates.items() if not is_idle(gate, now)}
 
+    def ahead(self, queue: str, priority: int, line: Line | None) -> int:
+        """How many lines with ready jobs have their turn before this one; without one, before what is beside lines."""
+        mine = [each for each in self._open() if each.queue == queue and self._ready_in(each.id)]
+        if line is None:
+            return sum(each.priority > priority for each in mine)
+        place = -line.priority, line.turn, line.id
+        return sum((-each.priority, each.turn, each.id) < place for each in mine if each.id != line.id)
+
     def all_gates(self) -> list[Gate]:
         return list(self._gates.values())
 

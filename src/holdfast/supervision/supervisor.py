@@ -234,8 +234,9 @@ class Supervisor:
         worker = self._ids.make()
         host = socket.gethostname()
         name = self.options.name or f"{host}:{os.getpid()}/{ward.number}"
+        tasks = () if ward.hello is None else tuple(ward.hello.tasks)
         try:
-            await self.store.register(NewWorker(worker, name, host, ward.pid, self.options.slots.queues))
+            await self.store.register(NewWorker(worker, name, host, ward.pid, self.options.slots.queues, tasks))
         except HoldfastError as error:
             log.warning("can't register a worker, trying again: %s", error)
             self._start_after = time.monotonic() + 1.0

@@ -70,7 +70,8 @@ class Life:
     async def begin(self) -> None:
         store = await self._engine.declared()
         await self._engine.hooks.start(self._state)
-        await store.register(NewWorker(self._worker, "hf.testing()", socket.gethostname(), os.getpid()))
+        tasks = tuple(sorted(self._engine.tasks))
+        await store.register(NewWorker(self._worker, "hf.testing()", socket.gethostname(), os.getpid(), tasks=tasks))
         work = (self._station.run(by_hand=True), self._reporting.run())
         self._tasks = [asyncio.create_task(each) for each in work]
 

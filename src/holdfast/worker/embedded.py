@@ -207,7 +207,8 @@ class Keeper:
         self._loop = asyncio.get_running_loop()
         store = self._engine.store
         host = socket.gethostname()
-        await store.register(NewWorker(self.worker, f"{host}:{os.getpid()}/embedded", host, os.getpid(), self._queues))
+        name, tasks = f"{host}:{os.getpid()}/embedded", tuple(sorted(self._engine.tasks))
+        await store.register(NewWorker(self.worker, name, host, os.getpid(), self._queues, tasks))
         self._answer(self._started, None)
         services = [asyncio.create_task(work) for work in self._services(lambda: store)]
         try:

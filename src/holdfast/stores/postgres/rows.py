@@ -458,6 +458,7 @@ def worker(row: Row) -> WorkerRecord:
         _optional_time(row[8]),
         row[9],
         row[10],
+        tuple(row[11]),
     )
 
 

@@ -16,8 +16,11 @@ _TEXTS = {
 }
 
 
+@cache
 def statement(name: str) -> str:
-    return _TEXTS[name]
+    """A statement. Where it says {job} stands one that gives a job, as `rows.record` reads it."""
+    text = _TEXTS[name]
+    return text.replace("{job}", records_statement("select_by_id")) if "{job}" in text else text
 
 
 def names() -> list[str]:

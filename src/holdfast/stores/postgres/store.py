@@ -20,13 +20,18 @@ import msgspec
 
 from holdfast import lifecycle
 from holdfast.clock import Clock
+from holdfast.gates import GateKind, GateRule
 from holdfast.job import Attempt, ClaimedJob, JobRecord, NewJob
+from holdfast.limits import LimitRecord
 from holdfast.liveness import Sighting
 from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
 from holdfast.schedule import Fired, Firing, Plan, ScheduleRecord, TickRecord
 from holdfast.store import (
+    MOST_AHEAD,
+    MOST_WAITING,
     WORKER_RETENTION,
     Beaten,
+    Circumstances,
     DueSchedules,
     Enqueued,
     Filter,
@@ -55,7 +60,7 @@ from holdfast.store import (
 )
 from holdfast.stores import decisions
 from holdfast.stores.decisions import Changes
-from holdfast.stores.postgres import rows, scheduling
+from holdfast.stores.postgres import explaining, rows, scheduling
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.beating import Beating
 from holdfast.stores.postgres.claiming import Claiming
@@ -326,7 +331,8 @@ class PostgresStore:
             if orphans:
                 await it.save(decisions.rescue(orphans, it.now))
             values = (worker.id, worker.name, worker.host, worker.pid, list(worker.queues))
-            ((now,),) = await it.fetch("register", *values, it.given_now, office.reserved.holds(worker.id))
+            is_locked = office.reserved.holds(worker.id)
+            ((now,),) = await it.fetch("register", *values, it.given_now, is_locked, list(worker.tasks))
             return int(now)
 
         async def whole() -> None:
@@ -496,6 +502,21 @@ class PostgresStore:
 
     async def ticks(self, schedule: str, limit: int = 20) -> list[TickRecord]:
         return scheduling.ticks(await self._fetch(statement("ticks"), schedule, check_limit(limit)))
+
+    # ── limits, and why jobs wait ────────────────────────────────────────────────────────────────────────────────────
+
+    async def limits(
+        self, name: str | None = None, kind: GateKind | None = None, key: str | None = None, limit: int = 100
+    ) -> list[LimitRecord]:
+        wanted = name, None if kind is None else int(kind), key, check_limit(limit)
+        return explaining.limits(await self._fetch(statement("limits"), *wanted, MOST_WAITING, self._microseconds))
+
+    async def override_limit(self, rule: GateRule, most: int | None, *, makes: bool = True) -> LimitRecord | None:
+        return await self._transact(lambda it: explaining.override(it, rule, most, makes=makes))
+
+    async def circumstances(self, id: UUID) -> Circumstances | None:
+        found = await self._fetch(statement("circumstances"), [id], self._microseconds, MOST_AHEAD)
+        return explaining.circumstances(found[0]) if found else None
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

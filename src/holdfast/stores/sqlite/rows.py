@@ -461,6 +461,7 @@ class _WorkerRow(msgspec.Struct, array_like=True):
     dead_at: int | None
     active: int
     is_quiet: bool
+    tasks: str
 
 
 _worker_rows = msgspec.json.Decoder(list[_WorkerRow])
@@ -480,6 +481,7 @@ def read_workers(text: str) -> list[WorkerRecord]:
             _optional_time(row.dead_at),
             row.active,
             row.is_quiet,
+            _tags.decode(row.tasks),
         )
         for row in _worker_rows.decode(text)
     ]

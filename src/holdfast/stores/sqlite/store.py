@@ -15,8 +15,10 @@ import msgspec
 from holdfast import lifecycle
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, WorkerDeclaredDead
+from holdfast.gates import GateKind, GateRule
 from holdfast.job import Attempt, ClaimedJob, Delivery, JobRecord, NewJob
 from holdfast.lifecycle import Complete
+from holdfast.limits import LimitRecord
 from holdfast.liveness import Sighting
 from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
 from holdfast.schedule import Fired, Firing, Plan, ScheduleRecord, TickRecord
@@ -24,6 +26,7 @@ from holdfast.span import Span, parse_span
 from holdfast.store import (
     WORKER_RETENTION,
     Beaten,
+    Circumstances,
     DueSchedules,
     Enqueued,
     Filter,
@@ -53,7 +56,7 @@ from holdfast.store import (
 from holdfast.stores import decisions
 from holdfast.stores.decisions import Changes
 from holdfast.stores.hints import HintHub
-from holdfast.stores.sqlite import rows, scheduling
+from holdfast.stores.sqlite import explaining, rows, scheduling
 from holdfast.stores.sqlite.borrowed import enqueue_on
 from holdfast.stores.sqlite.connection import Connection
 from holdfast.stores.sqlite.desk import Bench
@@ -418,12 +421,13 @@ class SqliteStore:
     # ── workers ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def register(self, worker: NewWorker) -> None:
-        queues = msgspec.json.encode(worker.queues).decode()
+        queues, tasks = (msgspec.json.encode(names).decode() for names in (worker.queues, worker.tasks))
+        said = worker.id.bytes, worker.name, worker.host, worker.pid, queues, tasks
 
         def work(it: Transaction) -> None:
             # What an earlier life under this id still held, nobody runs any more.
             self._rescue(it, it.records("select_active_of_worker", (worker.id.bytes,)))
-            it.change("register", (worker.id.bytes, worker.name, worker.host, worker.pid, queues, it.microseconds))
+            it.change("register", (*said, it.microseconds))
             self._locks.take(worker.id)
 
         try:
@@ -599,6 +603,24 @@ class SqliteStore:
         check_limit(limit)
         await self.open()
         return await self._reader.read(lambda connection: scheduling.ticks(connection, schedule, limit))
+
+    # ── limits, and why jobs wait ────────────────────────────────────────────────────────────────────────────────────
+
+    async def limits(
+        self, name: str | None = None, kind: GateKind | None = None, key: str | None = None, limit: int = 100
+    ) -> list[LimitRecord]:
+        check_limit(limit)
+        await self.open()
+        now = self._clock.now()
+        return await self._searcher.read(lambda connection: explaining.limits(connection, name, kind, key, limit, now))
+
+    async def override_limit(self, rule: GateRule, most: int | None, *, makes: bool = True) -> LimitRecord | None:
+        return await self._writer.run(Operation(lambda it: explaining.override(it, rule, most, makes=makes)))
+
+    async def circumstances(self, id: UUID) -> Circumstances | None:
+        await self.open()
+        now = self._clock.now()
+        return await self._reader.read(lambda connection: explaining.circumstances(connection, id, now))
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

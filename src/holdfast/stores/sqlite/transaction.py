@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from holdfast import keys, lifecycle, traffic
 from holdfast.errors import QueueFull
+from holdfast.gates import GateRule
 from holdfast.job import Attempt, ClaimedJob, JobRecord, NewJob, Stage, counts_as_scheduled, counts_as_waiting
 from holdfast.keys import KeyName, KeyRecord
 from holdfast.moment import to_microseconds
@@ -375,6 +376,13 @@ class Transaction:
         if due:
             self._opened(at_once(traffic.ripen(self._ledger, due, self.microseconds)))
         return self._ledger.next_at()
+
+    def override_gate(self, rule: GateRule, most: int | None, *, makes: bool) -> bool:
+        """Let so many through a gate; None: as many as the code says. Whether there is such a gate."""
+        self.flush()
+        gate, queues = at_once(traffic.override(self._ledger, rule, most, self.microseconds, makes=makes))
+        self._opened(queues)
+        return gate is not None
 
     def forget_lines(self, after: int) -> int:
         return self._ledger.forget(after)

@@ -29,9 +29,11 @@ pytest.register_assert_rewrite(
             "claim",
             "dead_letters",
             "enqueue",
+            "explaining",
             "harness",
             "keys",
             "lifetime",
+            "limits",
             "lines",
             "progress",
             "prune",
@@ -52,9 +54,11 @@ from holdfast.testing.store_contract.changes import ChangeContract
 from holdfast.testing.store_contract.claim import ClaimContract
 from holdfast.testing.store_contract.dead_letters import DeadLetterContract
 from holdfast.testing.store_contract.enqueue import EnqueueContract
+from holdfast.testing.store_contract.explaining import ExplainingContract
 from holdfast.testing.store_contract.harness import RETENTION, Harness, SyncConnection
 from holdfast.testing.store_contract.keys import IdempotencyKeyContract, UniqueKeyContract
 from holdfast.testing.store_contract.lifetime import CancellationContract, LifetimeContract
+from holdfast.testing.store_contract.limits import LimitContract
 from holdfast.testing.store_contract.lines import LineContract
 from holdfast.testing.store_contract.progress import ProgressContract
 from holdfast.testing.store_contract.prune import PruneContract
@@ -87,6 +91,8 @@ class StoreContract(
     QueueContract,
     TaskContract,
     ScheduleContract,
+    LimitContract,
+    ExplainingContract,
     ReadingContract,
     ChangeContract,
     LifetimeContract,

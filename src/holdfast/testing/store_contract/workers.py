@@ -7,6 +7,7 @@ from datetime import timedelta
 from uuid import UUID, uuid4
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast import lifecycle
 from holdfast.errors import WorkerDeclaredDead
@@ -45,12 +46,21 @@ async def check_cancelled(harness: Harness, before: JobRecord) -> None:
 
 class RegisterContract:
     async def test_a_registered_worker_is_known(self, harness: Harness) -> None:
-        worker = NewWorker(uuid4(), "it's 👩‍👩‍👧", host="höst", pid=12345, queues=("a", "b c"))
+        tasks = ("charge", "it's 👩‍👩‍👧")
+        worker = NewWorker(uuid4(), "it's 👩‍👩‍👧", host="höst", pid=12345, queues=("a", "b c"), tasks=tasks)
         await harness.store.register(worker)
         [record] = await harness.store.workers()
         now = harness.clock.now()
-        expected = WorkerRecord(worker.id, worker.name, "höst", 12345, ("a", "b c"), now, now, record.beat)
+        expected = WorkerRecord(worker.id, worker.name, "höst", 12345, ("a", "b c"), now, now, record.beat, tasks=tasks)
         assert record == expected
+
+    async def test_a_worker_that_registers_anew_has_the_tasks_that_it_says_then(self, harness: Harness) -> None:
+        worker = NewWorker(uuid4(), "worker", tasks=("charge", "refund"))
+        await harness.store.register(worker)
+        await harness.store.register(replace(worker, tasks=("charge",)))
+        assert [record.tasks for record in await harness.store.workers()] == [("charge",)]
+        await harness.store.register(replace(worker, tasks=()))
+        assert [record.tasks for record in await harness.store.workers()] == [()]
 
     async def test_a_worker_shows_how_much_it_runs(self, harness: Harness) -> None:
         busy, idle = await harness.worker(), await harness.worker()

@@ -118,6 +118,7 @@ create table holdfast.gates (
 ) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
 
 create index gates_timed on holdfast.gates (next_at) where next_at is not null;
+create index gates_named on holdfast.gates (name collate "C", kind, key collate "C");
 create index gates_unused on holdfast.gates (id) where lines = 0;
 
 -- Jobs have become ready in these lines, or have come into them. Who makes jobs ready only adds rows here, and so
@@ -257,7 +258,8 @@ create table holdfast.workers (
     dead_at    bigint,
     is_locked  boolean not null default false, -- it holds the session lock that lock_of tells
     is_empty   boolean not null default false, -- it is dead, and nothing of its is left to rescue
-    is_quiet   boolean not null default false  -- it was asked to claim nothing more
+    is_quiet   boolean not null default false, -- it was asked to claim nothing more
+    tasks      text[]  not null default '{}'   -- whose code it has; none if it does not say
 ) with (fillfactor = 50);
 
 -- The session lock by which others see that a worker's process is there.

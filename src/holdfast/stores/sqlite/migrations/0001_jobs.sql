@@ -86,6 +86,7 @@ create table holdfast_gates (
     lines       integer not null
 );
 create index holdfast_timed_gates on holdfast_gates (next_at) where next_at is not null;
+create index holdfast_named_gates on holdfast_gates (name, kind, key);
 create index holdfast_unused_gates on holdfast_gates (id) where lines = 0;
 
 create table holdfast_keys (
@@ -145,6 +146,7 @@ create table holdfast_workers (
     host       text    not null,
     pid        integer not null,
     queues     text    not null,
+    tasks      text    not null default '[]', -- whose code it has; none if it does not say
     started_at integer not null,
     beat_at    integer not null,
     beat       integer not null,
