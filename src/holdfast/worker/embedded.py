@@ -201,6 +201,8 @@ class Keeper:
             asyncio.run(self._keep())
         except BaseException as error:
             self._answer(self._started, error)
+        finally:
+            # Only now has this loop closed its connections: whoever closes the store next meets nobody half-way.
             self._answer(self._ended, None)
 
     async def _keep(self) -> None:
@@ -218,7 +220,6 @@ class Keeper:
             await asyncio.gather(*services, return_exceptions=True)
             with contextlib.suppress(HoldfastError):
                 await store.depart(self.worker)
-            self._answer(self._ended, None)
 
     def _services(self, store: Callable[[], Store]) -> list[Coroutine[Any, Any, None]]:
         engine = self._engine
