@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -197,3 +197,22 @@ async def test_a_hard_timeout_cancels_and_a_thread_that_does_not_stop_is_written
         finally:
             may_end.set()
     assert str(jobs[1].id) in caplog.text
+
+
+async def test_a_suspect_runs_also_where_no_other_process_could_find_the_app(hf: Holdfast) -> None:
+    """An app that a function makes can't be imported elsewhere, and losing its process says little against a job."""
+
+    @hf.task
+    async def work() -> int:
+        return 7
+
+    async with hf:
+        job = await work.aenqueue()
+        for _ in range(3):
+            worker = uuid4()
+            await hf.engine.store.register(NewWorker(worker, "lost"))
+            await hf.engine.store.claim(worker, uuid4(), {"default": 1})
+            beats = {each.worker: each.beat for each in await hf.engine.store.sightings()}
+            assert await hf.engine.store.rescue(beats) == [job.id]
+        async with hf.worker():
+            assert await job.aresult(timeout=_PATIENCE) == 7

@@ -25,7 +25,7 @@ from typing import Any, Final, Self
 from uuid import UUID
 
 from holdfast.engine import Engine
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, InvalidOption
 from holdfast.hooks import State
 from holdfast.maintenance.herald import Herald
 from holdfast.maintenance.pruner import Pruner
@@ -100,7 +100,15 @@ class EmbeddedWorker:
         reporting = Reporting(engine)
         self._isolation = Isolation(self._locate, recorder, reporting)
         executor = Executor(engine, recorder, engine.hooks, self._state, self._isolation, reporting)
-        self._station = Station(engine, worker, self._slots, recorder, executor, enforces_timeouts=True)
+        self._station = Station(
+            engine,
+            worker,
+            self._slots,
+            recorder,
+            executor,
+            enforces_timeouts=True,
+            isolates_suspects=self._can_be_found(),
+        )
         reporting.attach(self._station)
         self._keeper = Keeper(engine, worker, self._station, recorder, self._slots.queues)
         await self._keeper.start()
@@ -108,6 +116,14 @@ class EmbeddedWorker:
             asyncio.create_task(self._station.run(), name="holdfast-station"),
             asyncio.create_task(reporting.run(), name="holdfast-reporting"),
         ]
+
+    def _can_be_found(self) -> bool:
+        """Whether other processes can import the app: one that a function makes can't be."""
+        try:
+            self._locate()
+        except InvalidOption:
+            return False
+        return True
 
     async def _begin_anew_when_lost(self) -> None:
         """Taken for dead, as after a laptop's sleep, or failed: drop everything, and register anew. Each time."""
