@@ -27,6 +27,8 @@ from holdfast.outcome import Completed, Crashed, Interrupted, Outcome, Raised, V
 from holdfast.retry import POOL_DELAY, POOL_TRIES, Retry, backoff
 
 MOST_CRASHES: Final = 3
+MOST_LOSSES: Final = 10
+"""Of whole workers, with crashes of processes among them."""
 MOST_WAITS: Final = 1000
 NO_TIME: Final = timedelta(0)
 
@@ -104,10 +106,16 @@ def after_crash(job: Standing, crash: Crashed) -> Transition:
 
     A job that is not known to be guilty is not charged an attempt, else one bad job would
     use up the attempts of all its neighbours; its crashes are counted instead.
+
+    Machines are lost for many reasons, so the loss of a whole worker says less against a job: it
+    makes the job a suspect, which runs alone from then on. If it was the reason, it crashes its own
+    process there, and that is the end. Only who takes whole workers along again and again is counted to
+    the higher limit.
     """
     if job.delivery is Delivery.AT_MOST_ONCE:
         return Bury(replace(crash.failure, kind=FailureKind.LOST), has_crashed=True)
-    if job.crashes + 1 >= MOST_CRASHES or (crash.is_guilty and job.attempt >= job.max_attempts):
+    most = MOST_LOSSES if crash.with_worker else MOST_CRASHES
+    if job.crashes + 1 >= most or (crash.is_guilty and job.attempt >= job.max_attempts):
         return Bury(crash.failure, has_crashed=True)
     return GiveBack(is_charged=crash.is_guilty, failure=crash.failure, has_crashed=True)
 

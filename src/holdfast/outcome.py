@@ -147,6 +147,8 @@ class Crashed(msgspec.Struct, frozen=True):
 
     failure: Failure
     is_guilty: bool = False
+    with_worker: bool = False
+    """Its whole worker went with it: a machine, a deploy, the power. Nobody was there to see whose fault it was."""
 
 
 Outcome = Completed | Raised | Withdrawn | Interrupted | Crashed

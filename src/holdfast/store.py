@@ -765,7 +765,8 @@ def _full(queue: str, depth: str, more: int, bound: int) -> QueueFull:
 
 def crash_of(worker: UUID | None) -> Crashed:
     """The crash that rescue records: the worker is gone, and nobody knows whose fault it was."""
-    return Crashed(Failure(FailureKind.CRASH, "WorkerLost", f"Worker {worker} was lost while it held this job."))
+    failure = Failure(FailureKind.CRASH, "WorkerLost", f"Worker {worker} was lost while it held this job.")
+    return Crashed(failure, with_worker=True)
 
 
 # ── checks that every store and every caller shares ──────────────────────────────────────────────────────────────────

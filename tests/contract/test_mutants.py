@@ -606,7 +606,7 @@ MUTANTS = [
     Mutant(DemandIsShared, "test_no_queue_gives_more_than_is_asked_of_it"),
     Mutant(ReleaseChargesTheAttempt, "test_a_release_hands_the_attempt_back"),
     Mutant(LostClaimsAreCharged, "test_a_claim_whose_answer_was_lost_is_given_back_uncharged"),
-    Mutant(CrashesAreNotCounted, "test_a_job_that_loses_three_workers_goes_dead"),
+    Mutant(CrashesAreNotCounted, "test_a_job_that_loses_one_worker_after_the_other_goes_dead_at_last"),
     Mutant(AtMostOnceRunsTwice, "test_an_at_most_once_job_is_lost_rather_than_run_twice"),
     Mutant(DepartureCountsAsACrash, "test_a_departing_worker_gives_back_what_it_holds_uncharged"),
     Mutant(HistoryHasNoEnd, "test_the_oldest_attempts_are_forgotten_first"),

@@ -6,16 +6,20 @@ import os
 import random
 import re
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from holdfast import Job
-from holdfast.job import JobState
+from holdfast.clock import SystemClock
+from holdfast.ids import Ids
+from holdfast.job import JobState, NewJob
 from tests.crash.checker import KILL, PROMISED, Fate, Findings, check
 from tests.crash.rounds import IS_THOROUGH, rounds
 from tests.crash.tally import keep
@@ -278,3 +282,69 @@ def _kill_something(client: Client, stack: ExitStack, programs: list[Program], c
 
 def _is_done(client: Client) -> bool:
     return client.count(JobState.PENDING, JobState.ACTIVE, JobState.RETRYING) == 0
+
+
+# ── an app with a worker of its own ──────────────────────────────────────────────────────────────────────────────────
+
+EMBEDDED = """
+import asyncio, os, signal
+from pathlib import Path
+from holdfast import Holdfast
+
+hf = Holdfast()
+
+@hf.task
+async def poison() -> None:
+    with open("runs", "a") as runs:
+        runs.write("x")
+    os.kill(os.getpid(), signal.SIGKILL)
+
+@hf.task
+async def linger() -> int:
+    while not Path("may_end").exists():
+        await asyncio.sleep(0.01)
+    return 7
+
+async def main() -> None:
+    async with hf, hf.worker():
+        await asyncio.Event().wait()
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+
+
+@SQLITE_WILL_DO
+def test_a_job_that_kills_its_app_does_so_twice_and_its_neighbours_complete(client: Client, tmp_path: Path) -> None:
+    """Then it is alone in a process, where its guilt is certain; and nobody who was merely there is buried with it."""
+    (tmp_path / "shop.py").write_text(EMBEDDED)
+    ids = Ids(SystemClock())
+    poison, neighbour = NewJob(ids.make(), "poison", "default", "{}"), NewJob(ids.make(), "linger", "default", "{}")
+    client.ask(client.store.enqueue([neighbour, poison]))
+    lives = 0
+    while client.record(poison.id).state is not JobState.DEAD:
+        lives += 1
+        assert lives <= 3, "it kills its app again and again"
+        with _app(client, tmp_path) as app:
+            until(lambda app=app: app.poll() is not None or _is_dead(client, poison.id), "the poison to work")  # type: ignore[misc]
+    assert (lives, (tmp_path / "runs").read_text()) == (3, "xxx")
+    assert client.record(poison.id).error_type == "ProcessCrashed"
+    (tmp_path / "may_end").touch()
+    with _app(client, tmp_path):
+        assert client.app.job(neighbour.id).result("60s") == 7
+    assert client.record(neighbour.id).attempt == 1
+
+
+@contextmanager
+def _app(client: Client, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with subprocess.Popen(
+        [sys.executable, "shop.py"], cwd=folder, env=os.environ | {"HOLDFAST_URL": client.url}
+    ) as app:
+        try:
+            yield app
+        finally:
+            app.kill()
+
+
+def _is_dead(client: Client, id: UUID) -> bool:
+    return client.record(id).state is JobState.DEAD

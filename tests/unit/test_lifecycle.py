@@ -27,6 +27,7 @@ from holdfast.job import (
 )
 from holdfast.lifecycle import (
     MOST_CRASHES,
+    MOST_LOSSES,
     MOST_WAITS,
     Bury,
     Complete,
@@ -97,7 +98,7 @@ def after(job: JobRecord, outcome: Outcome, policy: Retry = Retry(), chance: flo
 spans = st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=3650))
 failures = st.builds(Failure, st.sampled_from(FailureKind), st.text(), st.text())
 raised = st.builds(Raised, st.sampled_from(Verdict), failures, st.none() | spans)
-crashed = st.builds(Crashed, failures, st.booleans())
+crashed = st.builds(Crashed, failures, st.booleans()) | st.builds(Crashed, failures, with_worker=st.just(True))
 outcomes: st.SearchStrategy[Outcome] = st.one_of(
     st.builds(Completed, st.none() | st.just('"done"')),
     raised,
@@ -122,7 +123,7 @@ def running_jobs(draw: st.DrawFn) -> JobRecord:
         max_attempts=most,
         attempt=draw(st.integers(1, most)),
         runs=draw(st.integers(1, 2000)),
-        crashes=draw(st.integers(0, MOST_CRASHES - 1)),
+        crashes=draw(st.integers(0, MOST_LOSSES - 1)),
         waits=draw(st.integers(0, MOST_WAITS - 1)),
         pool_tries=draw(st.integers(0, POOL_TRIES - 1)),
         delivery=draw(st.sampled_from(Delivery)),
@@ -270,6 +271,24 @@ def test_the_third_crash_buries_guilty_or_not(is_guilty: bool) -> None:
         stages.append(job.stage)
     assert stages == [Stage.READY, Stage.READY, Stage.DEAD]
     assert job.crashes == 3
+
+
+def test_lost_machines_do_not_bury_a_job_that_is_nowhere_known_to_be_guilty() -> None:
+    job, runs = record(max_attempts=1), 0
+    while not job.state.is_final:
+        job = after(begin(job), Crashed(CRASH, with_worker=True))
+        runs += 1
+    assert (runs, job.stage, job.crashes, job.attempt) == (10, Stage.DEAD, 10, 1)
+
+
+@given(st.integers(2, MOST_LOSSES - 1))
+def test_who_was_lost_with_its_worker_often_and_then_kills_its_own_process_is_buried_at_once(losses: int) -> None:
+    """From the second time on it has run alone, where guilt is certain."""
+    job = record()
+    for _ in range(losses):
+        job = after(begin(job), Crashed(CRASH, with_worker=True))
+    assert job.stage is Stage.READY
+    assert after(begin(job), Crashed(CRASH, is_guilty=True)).stage is Stage.DEAD
 
 
 @pytest.mark.parametrize("verdict", WAITS)
@@ -657,6 +676,8 @@ class Life(RuleBasedStateMachine):
         self.history: list[Attempt] = []
         self.failed: list[Attempt] = []
         self.begun_since_retry = 0
+        self.is_lost_with_its_worker = False
+        """It was, the last time that it crashed."""
         new = new_job(max_attempts=most, delivery=delivery, delay=delay, expires_in=expires_in)
         self.job = admit(new, self.now)
 
@@ -692,6 +713,8 @@ class Life(RuleBasedStateMachine):
             and outcome.verdict is not Verdict.CANCEL
             and not (isinstance(transition, GiveBack) and transition.has_waited)
         )
+        if isinstance(outcome, Crashed):
+            self.is_lost_with_its_worker = outcome.with_worker
         if has_failed:
             assert isinstance(transition, GiveBack | Bury)
             assert transition.failure is not None
@@ -735,8 +758,13 @@ class Life(RuleBasedStateMachine):
 
     @invariant()
     def three_crashes_are_the_end(self) -> None:
-        assert self.job.crashes <= MOST_CRASHES
-        assert self.job.crashes < MOST_CRASHES or self.job.stage is Stage.DEAD
+        if not self.is_lost_with_its_worker:
+            assert self.job.crashes < MOST_CRASHES or self.job.stage is Stage.DEAD
+
+    @invariant()
+    def ten_lost_workers_are_the_end(self) -> None:
+        assert self.job.crashes <= MOST_LOSSES
+        assert self.job.crashes < MOST_LOSSES or self.job.stage is Stage.DEAD
 
     @invariant()
     def a_full_pool_is_met_at_most_three_times(self) -> None:
@@ -782,7 +810,7 @@ def test_every_job_whose_attempts_end_reaches_a_final_state(
     endings: Sequence[Outcome], delivery: Delivery, most: int
 ) -> None:
     job = record(delivery=delivery, max_attempts=most)
-    bound = most + MOST_CRASHES + MOST_WAITS
+    bound = most + MOST_LOSSES + MOST_WAITS
     for outcome, _ in zip(cycle(endings), range(bound), strict=False):
         job = after(begin(replace(job, stage=Stage.READY)), outcome)
         if job.state.is_final:

@@ -45,11 +45,18 @@ def until(look: Callable[[], Found | None], what: str, patience: float = PATIENC
 class Program:
     """Leaving its `with` block kills it, and everything that it has started."""
 
-    def __init__(self, url: str, history: History, *options: str, app: str = "tests.worker.tasks:hf") -> None:
+    def __init__(
+        self,
+        url: str,
+        history: History,
+        *options: str,
+        app: str = "tests.worker.tasks:hf",
+        folder: Path = _PROJECT,
+    ) -> None:
         environment = os.environ | {"HOLDFAST_URL": url, VARIABLE: str(history.path), "PYTHONUNBUFFERED": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-m", "holdfast", "worker", app, *options],
-            cwd=_PROJECT,
+            cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -345,16 +345,22 @@ class Supervisor:
 
         logging.getLogger("watchfiles").setLevel(logging.WARNING)
         folder = os.getcwd()
-        async for changes in awatch(folder, watch_filter=PythonFilter()):
-            names = sorted({path.removeprefix(f"{folder}/") for _, path in changes})
-            log.info("%s changed: starting anew", ", ".join(names[:3]) + (" …" if len(names) > 3 else ""))
-            self._start_after = 0.0
-            for ward in list(self._children):
-                if ward.stage is Stage.WORKING:
-                    ward.stop(self.options.grace)
-                else:
-                    ward.kill(Sentence.STOPPED)
-            self._changed.set()
+        try:
+            async for changes in awatch(folder, watch_filter=PythonFilter()):
+                names = sorted({path.removeprefix(f"{folder}/") for _, path in changes})
+                log.info("%s changed: starting anew", ", ".join(names[:3]) + (" …" if len(names) > 3 else ""))
+                self._start_anew()
+        except Exception as error:  # the system watches so many files and no more, for example
+            log.error("changes of the code are not noticed any more: %s", error)
+
+    def _start_anew(self) -> None:
+        self._start_after = 0.0
+        for ward in list(self._children):
+            if ward.stage in (Stage.WORKING, Stage.RETIRING):
+                ward.stop(self.options.grace)
+            elif ward.stage is not Stage.STOPPING:  # that one finishes what it had when the code changed before
+                ward.kill(Sentence.STOPPED)
+        self._changed.set()
 
     # ── watching ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

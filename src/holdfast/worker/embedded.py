@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import random
 import socket
 import threading
 import time
@@ -24,7 +25,7 @@ from typing import Any, Final, Self
 from uuid import UUID
 
 from holdfast.engine import Engine
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, InvalidOption
 from holdfast.hooks import State
 from holdfast.maintenance.herald import Herald
 from holdfast.maintenance.pruner import Pruner
@@ -73,6 +74,8 @@ class EmbeddedWorker:
         self._isolation: Isolation | None = None
         self._keeper: Keeper | None = None
         self._tasks: list[asyncio.Task[None]] = []
+        """The work; none while it begins anew."""
+        self._watching: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Self:
         refuse_in_isolation()
@@ -82,7 +85,12 @@ class EmbeddedWorker:
         await engine.declared()
         await engine.publish_tasks(engine.code_since)
         await engine.hooks.start(self._state)
-        await self._begin()
+        try:
+            await self._begin()
+        except BaseException:
+            await engine.hooks.stop(self._state)
+            raise
+        self._watching = asyncio.create_task(self._begin_anew_when_lost(), name="holdfast-worker")
         engine.workers_here += 1
         return self
 
@@ -92,56 +100,85 @@ class EmbeddedWorker:
         reporting = Reporting(engine)
         self._isolation = Isolation(self._locate, recorder, reporting)
         executor = Executor(engine, recorder, engine.hooks, self._state, self._isolation, reporting)
-        self._station = Station(engine, worker, self._slots, recorder, executor, enforces_timeouts=True)
+        self._station = Station(
+            engine,
+            worker,
+            self._slots,
+            recorder,
+            executor,
+            enforces_timeouts=True,
+            isolates_suspects=self._can_be_found(),
+        )
         reporting.attach(self._station)
         self._keeper = Keeper(engine, worker, self._station, recorder, self._slots.queues)
         await self._keeper.start()
-        working = asyncio.create_task(self._station.run(), name="holdfast-station")
         self._tasks = [
-            working,
+            asyncio.create_task(self._station.run(), name="holdfast-station"),
             asyncio.create_task(reporting.run(), name="holdfast-reporting"),
-            asyncio.create_task(self._begin_anew_if_lost(self._station, working), name="holdfast-worker"),
         ]
 
-    async def _begin_anew_if_lost(self, station: Station, working: asyncio.Task[None]) -> None:
-        """Taken for dead, as after a laptop's sleep, or failed: drop everything, and register anew."""
-        lost = asyncio.create_task(station.is_declared_dead.wait())
-        await asyncio.wait([lost, working], return_when=asyncio.FIRST_COMPLETED)
-        lost.cancel()
-        if working.done():
-            log.error("this worker has failed and begins anew", exc_info=working.exception())
-            await asyncio.sleep(1)
-        else:
-            log.warning("this worker was taken for dead: its jobs run elsewhere by now, so it begins anew")
-        station.quiet()
-        station.drop_all()
-        tasks, self._tasks = self._tasks[:2], []
-        await self._stop_working(tasks, _LEAST_PATIENCE)
-        await self._begin()
+    def _can_be_found(self) -> bool:
+        """Whether other processes can import the app: one that a function makes can't be."""
+        try:
+            self._locate()
+        except InvalidOption:
+            return False
+        return True
+
+    async def _begin_anew_when_lost(self) -> None:
+        """Taken for dead, as after a laptop's sleep, or failed: drop everything, and register anew. Each time."""
+        while True:
+            assert self._station is not None
+            await _lost(self._station, self._tasks[0])
+            self._station.quiet()
+            self._station.drop_all()
+            await self._stop_working(_LEAST_PATIENCE)
+            while not self._tasks:
+                try:
+                    await self._begin()
+                except HoldfastError as error:
+                    log.warning("this worker can't begin anew, trying again: %s", error)
+                    await asyncio.sleep(random.uniform(0.5, 1.5))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._station is None:
+        if self._station is None or self._watching is None:
             return
         self._engine.workers_here -= 1
-        tasks, self._tasks = self._tasks, []
-        tasks[2].cancel()
+        self._watching.cancel()
+        await asyncio.wait([self._watching])
         stop_by = time.monotonic() + self._grace
         try:
-            await finish(self._station, self._grace)
+            if self._tasks:
+                await finish(self._station, self._grace)
         finally:
-            await self._stop_working(tasks, max(stop_by - time.monotonic(), _LEAST_PATIENCE))
+            await self._stop_working(max(stop_by - time.monotonic(), _LEAST_PATIENCE))
             await self._engine.hooks.stop(self._state)
 
-    async def _stop_working(self, tasks: list[asyncio.Task[None]], patience: float) -> None:
+    async def _stop_working(self, patience: float) -> None:
         assert self._isolation is not None
         assert self._keeper is not None
+        tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._isolation.close(patience)
         await self._keeper.stop()
+
+
+async def _lost(station: Station, working: asyncio.Task[None]) -> None:
+    """Return when a worker has to begin anew."""
+    declared = asyncio.create_task(station.is_declared_dead.wait())
+    try:
+        await asyncio.wait([declared, working], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        declared.cancel()
+    if working.done():
+        log.error("this worker has failed and begins anew", exc_info=working.exception())
+        await asyncio.sleep(1)
+    else:
+        log.warning("this worker was taken for dead: its jobs run elsewhere by now, so it begins anew")
 
 
 class Keeper:
@@ -158,6 +195,7 @@ class Keeper:
         self._home = asyncio.get_running_loop()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._stopped = asyncio.Event()
+        self._is_unwanted = False
         self._thread = threading.Thread(target=self._serve, name="holdfast-keeper", daemon=True)
         self._started: asyncio.Future[None] = self._home.create_future()
         self._ended: asyncio.Future[None] = self._home.create_future()
@@ -169,8 +207,11 @@ class Keeper:
 
     async def stop(self) -> None:
         """Take leave, and return when the thread has ended."""
+        self._is_unwanted = True
         if self._loop is not None:
-            self._loop.call_soon_threadsafe(self._stopped.set)
+            with contextlib.suppress(RuntimeError):  # it has ended already
+                self._loop.call_soon_threadsafe(self._stopped.set)
+        if self._thread.ident is not None:
             await asyncio.shield(self._ended)
 
     # ── as a ward ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -201,10 +242,14 @@ class Keeper:
             asyncio.run(self._keep())
         except BaseException as error:
             self._answer(self._started, error)
+        finally:
+            # Only now has this loop closed its connections: whoever closes the store next meets nobody half-way.
             self._answer(self._ended, None)
 
     async def _keep(self) -> None:
         self._loop = asyncio.get_running_loop()
+        if self._is_unwanted:
+            return  # whoever wanted it did not know this loop yet
         store = self._engine.store
         host = socket.gethostname()
         name, tasks = f"{host}:{os.getpid()}/embedded", tuple(sorted(self._engine.tasks))
@@ -219,7 +264,6 @@ class Keeper:
             await asyncio.gather(*services, return_exceptions=True)
             with contextlib.suppress(HoldfastError):
                 await store.depart(self.worker)
-            self._answer(self._ended, None)
 
     def _services(self, store: Callable[[], Store]) -> list[Coroutine[Any, Any, None]]:
         engine = self._engine

@@ -66,8 +66,12 @@ class Station:
         executor: Executor,
         *,
         enforces_timeouts: bool = False,
+        isolates_suspects: bool = True,
     ) -> None:
-        """`enforces_timeouts`: there is no supervisor that would kill for hard timeouts, so cancel and write off."""
+        """`enforces_timeouts`: there is no supervisor that would kill for hard timeouts, so cancel and write off.
+
+        `isolates_suspects`: whoever may have crashed a process before runs alone, which needs an app that can be found.
+        """
         self._engine = engine
         self._worker = worker
         self._slots = slots
@@ -90,6 +94,7 @@ class Station:
         """The fetcher has nothing to ask for, until something changes."""
         self._is_claiming = False
         self._enforces_timeouts = enforces_timeouts
+        self._isolates_suspects = isolates_suspects
         self._alarm: asyncio.TimerHandle | None = None
         self._soft_at = NEVER
         self.finished = 0
@@ -223,7 +228,7 @@ class Station:
         if plan is None or pool is None or self._is_quiet:
             self._turn_away(job, plan)
             return
-        place = plan.place_of(job)
+        place = plan.place_of(job) if self._isolates_suspects else plan.place
         slot = self._recorder.claimed(job, plan.described if place is plan.place else plan.alone)
         run = Run(job, plan, place, slot, pool)
         self._demand.fetched(pool)

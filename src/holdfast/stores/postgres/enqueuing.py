@@ -148,11 +148,10 @@ class Enqueuing:
                 await self._branch.run(work, replay=work)
             except HoldfastError:
                 pass  # whoever comes next tries again
-            finally:
-                self._recounts.pop(queue, None)
 
         if queue not in self._recounts:
-            self._recounts[queue] = asyncio.create_task(whole())
+            self._recounts[queue] = task = asyncio.create_task(whole())
+            task.add_done_callback(lambda _: self._recounts.pop(queue, None))
 
     def _accepted(self, calls: list[JobCall], outcome: Outcome) -> list[NewJob]:
         return [

@@ -57,7 +57,7 @@ class Lane(Generic[Item, Answer]):
         await self._places.acquire()
         call: Call[Item, Answer] = Call(items, self._weigh(items), asyncio.get_running_loop().create_future())
         self._waiting.append(call)
-        if self._task is None:
+        if not self._is_served:
             # Its first step comes with the next turn of the loop, so what else is put in meanwhile goes along.
             self._task = asyncio.create_task(self._serve())
         return await call.future
@@ -89,5 +89,10 @@ class Lane(Generic[Item, Answer]):
 
     async def drain(self) -> None:
         """Wait until everything that was put in has been answered."""
-        while self._task is not None:
+        while self._task is not None and self._is_served:
             await asyncio.wait([self._task])
+
+    @property
+    def _is_served(self) -> bool:
+        """A task that its event loop cancels before it has begun ends without a word."""
+        return self._task is not None and not self._task.done()

@@ -82,7 +82,7 @@ class Messenger:
         for hint in hints:
             earlier = self._pending.get(hint.kind)
             self._pending[hint.kind] = hint if earlier is None else merge(earlier, hint)
-        if self._pending and self._task is None:
+        if self._pending and not self._is_sending:
             self._task = asyncio.create_task(self._serve())
 
     async def _serve(self) -> None:
@@ -97,8 +97,13 @@ class Messenger:
             self._task = None
 
     async def drain(self) -> None:
-        while self._task is not None:
+        while self._task is not None and self._is_sending:
             await asyncio.wait([self._task])
+
+    @property
+    def _is_sending(self) -> bool:
+        """A task that its event loop cancels before it has begun ends without a word."""
+        return self._task is not None and not self._task.done()
 
 
 async def _notify(channels: list[str], payloads: list[str], connection: Connection) -> None:

@@ -56,6 +56,8 @@ class Office(Branch):
         self.settling = Settling(self, offices.key_retention)
         self.works = Works(self, offices.connect_for_work, offices.where)
         self.keeper: AsyncGenerator[None, None] | None = None
+        self.is_closing = False
+        self._closing = asyncio.Lock()
 
     @property
     def microseconds(self) -> int | None:
@@ -116,15 +118,21 @@ class Office(Branch):
         await self.fetch(statement("tell_lock"), workers, is_held, self.microseconds)
 
     async def close(self) -> None:
-        """Finish what is under way, and let go of everything. Doing it once more does no harm."""
-        await self.enqueuing.drain()
-        await self.settling.drain()
-        await self.finish()
-        await self.messenger.drain()
-        await self.listener.stop()
-        await self.reserved.close()
-        await self.works.close()
-        await self.pool.close()
+        """Finish what is under way, and let go of everything. Doing it once more does no harm.
+
+        Whoever comes second waits for the first: an event loop that is over goes on to its end when this returns, and
+        a connection that is just saying goodbye would stay open for ever.
+        """
+        self.is_closing = True
+        async with self._closing:
+            await self.enqueuing.drain()
+            await self.settling.drain()
+            await self.finish()
+            await self.messenger.drain()
+            await self.listener.stop()
+            await self.reserved.close()
+            await self.works.close()
+            await self.pool.close()
 
 
 class Offices:
@@ -260,6 +268,8 @@ async def _close_elsewhere(loop: asyncio.AbstractEventLoop, office: Office) -> N
     done: concurrent.futures.Future[None] = concurrent.futures.Future()
 
     def begin() -> None:
+        if office.is_closing:
+            return  # the loop is at its end, and would not wait for one more
         closing = loop.create_task(office.close())
         closing.add_done_callback(lambda _: closing.cancelled() or closing.exception())
         closing.add_done_callback(lambda _: done.set_result(None))
