@@ -26,6 +26,7 @@
     ├── WorkerDeclaredDead        this worker was taken for dead; its jobs run elsewhere
     ├── JobNotFound
     ├── ScheduleNotFound
+    ├── BreakerNotFound
     ├── NotAllowedInState         the job's state does not allow that
     ├── JobFailed                 its result will never come
     │   └── JobCancelled
@@ -173,6 +174,10 @@ class JobNotFound(HoldfastError, LookupError):
 
 class ScheduleNotFound(HoldfastError, LookupError):
     """There is no such schedule. Look for its name among `hf.schedules.all()`."""
+
+
+class BreakerNotFound(HoldfastError, LookupError):
+    """There is no such breaker. Look for its name among `hf.breakers.list()`."""
 
 
 class NotAllowedInState(HoldfastError):

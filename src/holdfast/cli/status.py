@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from holdfast.errors import (
+    BreakerNotFound,
     ConfigurationError,
     HoldfastError,
     JobNotFound,
@@ -29,7 +30,7 @@ def status_of(error: HoldfastError) -> Status:
             return Status.FAILED
         case ConfigurationError():
             return Status.USAGE
-        case JobNotFound() | ScheduleNotFound() | UnknownTask():
+        case JobNotFound() | ScheduleNotFound() | BreakerNotFound() | UnknownTask():
             return Status.NOT_FOUND
         case StoreUnavailable():
             return Status.UNREACHABLE
