@@ -130,6 +130,21 @@ class Admission(msgspec.Struct, frozen=True):
     permit: Permit | None = None
 
 
+class Pass(msgspec.Struct, frozen=True):
+    """Somebody may pass; with a permit, if that is a probe."""
+
+    permit: Permit | None = None
+
+
+class Wait(msgspec.Struct, frozen=True):
+    """Nobody may pass now. Ask again after `delay`."""
+
+    delay: timedelta
+
+
+PASS: Final = Pass()
+
+
 # ── what the code says ───────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -271,7 +286,7 @@ def is_news(before: Circuit, after: Circuit) -> bool:
     )
 
 
-def pause(record: BreakerRecord, passed: timedelta, chance: float) -> timedelta:
+def pause(record: BreakerRecord, chance: float, passed: timedelta = _NO_TIME) -> timedelta:
     """How long to wait before asking again, when the record was read `passed` ago.
 
     Until the reset time and up to a quarter of it longer, so that a backlog does not come back in one instant; while

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
+from hypothesis.stateful import Bundle, MultipleResults, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from holdfast import breaker
 from holdfast.breaker import (
@@ -80,7 +80,7 @@ class Breakers(RuleBasedStateMachine):
             self.in_a_row = 0
 
     @rule(target=passed)
-    def ask_to_pass(self) -> object:
+    def ask_to_pass(self) -> Permit | MultipleResults[Permit | None] | None:
         state = breaker.state_of(self.circuit, self.now)
         trying = seen(self.circuit, self.now).probes
         self.circuit, admission = admit(self.circuit, uuid4(), self.now)
@@ -175,7 +175,7 @@ def test_others_are_told_of_what_matters_to_them_only() -> None:
 @given(st.floats(0, 1), st.integers(0, 200))
 def test_a_pause_lasts_until_the_reset_time_and_not_much_longer(chance: float, passed: int) -> None:
     record = seen(trip(Circuit("stripe", BreakerPolicy(), NOW), NOW), NOW)
-    found = pause(record, timedelta(seconds=passed), chance)
+    found = pause(record, chance, timedelta(seconds=passed))
     if passed < 60:
         assert timedelta(seconds=60 - passed) <= found <= timedelta(seconds=75 - passed)
     else:
@@ -184,7 +184,7 @@ def test_a_pause_lasts_until_the_reset_time_and_not_much_longer(chance: float, p
 
 def test_a_test_waits_exactly_until_the_reset_time() -> None:
     record = seen(trip(Circuit("stripe", BreakerPolicy(), NOW), NOW), NOW)
-    assert pause(record, timedelta(0), 1.0) == timedelta(seconds=60)
+    assert pause(record, 1.0) == timedelta(seconds=60)
 
 
 @pytest.mark.parametrize("value", [0, -1, 1.5, True, "5", None, 2_000_000])

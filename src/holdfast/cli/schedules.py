@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Annotated, Any, TypeVar
 
@@ -12,7 +12,7 @@ import typer
 
 from holdfast.app import Holdfast
 from holdfast.cli.target import App, Url, chosen_app, refuse_without_tables
-from holdfast.cli.terminal import AsJson, show, show_json
+from holdfast.cli.terminal import AsJson, show, show_json, show_table
 from holdfast.clock import SystemClock
 from holdfast.planning import PlanOptions
 from holdfast.schedule import Plan, ScheduleRecord
@@ -36,7 +36,7 @@ def ls(app: App = None, url: Url = None, as_json: AsJson = False) -> None:
     if as_json:
         show_json([_as_data(record) for record in records])
         return
-    _show_table(
+    show_table(
         ("NAME", "WHEN", "TASK", "STATE", "NEXT", "LAST"),
         [
             (
@@ -220,10 +220,3 @@ def _as_data(record: ScheduleRecord) -> dict[str, Any]:
 def _plan_data(plan: Plan) -> dict[str, Any]:
     data = {name: value for name, value in msgspec.structs.asdict(plan).items() if name != "args_json"}
     return {name: value.total_seconds() if isinstance(value, timedelta) else value for name, value in data.items()}
-
-
-def _show_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
-    for index, row in enumerate((titles, *rows)):
-        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        show((line, "bold" if index == 0 else ""))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -19,6 +20,14 @@ _err = Console(soft_wrap=True, highlight=False, stderr=True)
 def show(*parts: str | tuple[str, str]) -> None:
     """Print a line of data; parts may have a style."""
     _out.print(Text.assemble(*parts))
+
+
+def show_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows of data in columns."""
+    widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
+    for index, row in enumerate((titles, *rows)):
+        line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        show((line, "bold" if index == 0 else ""))
 
 
 def show_json(value: Any) -> None:
