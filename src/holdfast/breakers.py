@@ -46,7 +46,7 @@ class Breakers(Namespace):
     async def _change(self, name: str, change: BreakerChange) -> BreakerRecord:
         store = await self._engine.ready()
         if check_name(name, "name") in self._engine.breakers and not await store.breakers([name]):
-            await self._engine.panel.declare(store, None)
+            await self._engine.panel.declare(store, self._engine.panel.code_age)
         try:
             record = await store.change_breaker(name, change)
         except BreakerNotFound:

@@ -132,10 +132,15 @@ class Panel:
             await self.flush(store)
         view = self._views.get(name)
         if view is None:
-            await self.declare(store, timedelta(seconds=max(self._clock.monotonic() - self._code_since, 0.0)))
+            await self.declare(store, self.code_age)
         elif self._clock.monotonic() - view.at > FRESH_FOR:
             await self.refresh(store)
         return self.look(name)
+
+    @property
+    def code_age(self) -> timedelta:
+        """How long the code has been running that declares the breakers here."""
+        return timedelta(seconds=max(self._clock.monotonic() - self._code_since, 0.0))
 
     async def declare(self, store: Store, code_age: timedelta | None) -> None:
         """Tell the store what the code says, and hear how all breakers stand."""

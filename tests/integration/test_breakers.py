@@ -444,6 +444,42 @@ async def test_a_worker_that_stops_gives_its_permit_back(hf: Holdfast) -> None:
     assert (record.state, record.probes) == (BreakerState.HALF_OPEN, 0)
 
 
+async def test_a_job_that_waits_for_a_permit_is_given_back_when_its_worker_stops(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stripe = app.breaker("stripe", failures=1, reset="100ms")
+    asked, answer = asyncio.Event(), asyncio.Event()
+    plain: Callable[..., Awaitable[object]] = app.engine.store.enter_breaker
+
+    async def slowly(*arguments: object) -> object:
+        asked.set()
+        await answer.wait()
+        return await plain(*arguments)
+
+    @app.task(breaker=stripe)
+    async def charge() -> None:
+        raise AssertionError("it never starts")
+
+    async def is_half_open() -> bool:
+        return await state_of(app) is BreakerState.HALF_OPEN
+
+    await fail(stripe)
+    await until(is_half_open)
+    monkeypatch.setattr(app.engine.store, "enter_breaker", slowly)
+    job = await charge.aenqueue()
+    worker = await app.worker(concurrency=1).__aenter__()
+    async with asyncio.timeout(PATIENCE):
+        await asked.wait()
+        leaving = asyncio.create_task(worker.__aexit__(None, None, None))
+        await asyncio.sleep(0)
+        answer.set()
+        await leaving
+    record = await job.arecord()
+    assert (record.state, record.attempt, record.waits) == (JobState.PENDING, 0, 0)
+    [seen] = await app.breakers.alist()
+    assert (seen.state, seen.probes) == (BreakerState.HALF_OPEN, 0)
+
+
 async def test_a_long_probe_keeps_its_permit(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turnstile, "_POLL_EVERY", 0.01)
     renewed: list[object] = []

@@ -274,16 +274,20 @@ class Station:
 
     def _answered(self, run: Run, answer: Pass | Wait) -> None:
         """A run in its slot has asked whether it may begin."""
-        if isinstance(answer, Pass):
+        if isinstance(answer, Pass) and not self._is_quiet:
             self._begin(run)
             return
-        assert run.plan.breaker is not None
+        breaker = run.plan.breaker
+        assert breaker is not None
+        self._turnstile.finished(run, breaker, Interrupted(has_started=False))
         del self._running[run.slot]
         self._demand.finished(run.pool, was_short=False)
         if run.is_taken:
             self._recorder.settled(run.slot)
+        elif isinstance(answer, Wait):
+            self._settle(run.slot, run.job, held_back(run.job, breaker, answer))
         else:
-            self._settle(run.slot, run.job, held_back(run.job, run.plan.breaker, answer))
+            self._settle(run.slot, run.job, lifecycle.GiveBack())
         self._go_on(run.pool)
 
     def _begin(self, run: Run) -> None:
