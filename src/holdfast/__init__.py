@@ -1,9 +1,11 @@
 """Holdfast: background jobs that survive the crash."""
 
 from holdfast.app import Holdfast
+from holdfast.breaker import BreakerPolicy, BreakerRecord, BreakerState
 from holdfast.context import Context, SoftTimeout
 from holdfast.dead import DeadJob
 from holdfast.errors import (
+    BreakerNotFound,
     ConfigurationError,
     DuplicateTask,
     HoldfastError,
@@ -37,13 +39,14 @@ from holdfast.errors import (
     WrongDatabase,
 )
 from holdfast.explanation import Explanation, Reason, ReasonKind
+from holdfast.guard import Breaker
 from holdfast.handle import Job
 from holdfast.hooks import State
 from holdfast.job import Attempt, Failure, FailureKind, JobRecord, JobState
 from holdfast.limits import Limit, LimitRecord, Order, Rate
 from holdfast.namespaces import Done
 from holdfast.options import TaskDefaults, Unique
-from holdfast.outcome import Cancel, GiveUp, PoolFull, RateLimited, Snooze, TryAgain
+from holdfast.outcome import BreakerOpen, Cancel, GiveUp, PoolFull, RateLimited, Snooze, TryAgain
 from holdfast.retry import Retry
 from holdfast.schedule import Plan, ScheduleRecord, TickRecord
 from holdfast.store import Page, Progress, Queue, QueueRecord, Retention, WorkerRecord
@@ -52,6 +55,12 @@ from holdfast.task import AsyncTask, Call, SyncTask, Task
 __all__ = [
     "AsyncTask",
     "Attempt",
+    "Breaker",
+    "BreakerNotFound",
+    "BreakerOpen",
+    "BreakerPolicy",
+    "BreakerRecord",
+    "BreakerState",
     "Call",
     "Cancel",
     "ConfigurationError",

@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING, Any, Literal, ParamSpec, Self, TypeVar, Unpack
 from urllib.parse import unquote, urlsplit
 from uuid import UUID
 
+from holdfast.breaker import check_policy
+from holdfast.breakers import Breakers
 from holdfast.clock import Clock, SystemClock
 from holdfast.dead import DeadJob
 from holdfast.engine import Engine
 from holdfast.errors import InvalidOption, InvalidTask, InvalidURL, MissingDriver
+from holdfast.guard import Breaker
 from holdfast.handle import Job, untyped
 from holdfast.hooks import Middleware, StateHook, check_hook, check_middleware
 from holdfast.ids import check_id
@@ -34,13 +37,14 @@ from holdfast.options import (
     check_texts,
     refuse_unknown,
 )
+from holdfast.passage import Doorkeeper
 from holdfast.planning import CronOptions, EveryOptions, check_interval
 from holdfast.portal import refuse_on_a_loop
 from holdfast.schedules import Schedules
 from holdfast.sending import prepare
 from holdfast.signature import Signature
 from holdfast.span import Span, format_span, parse_span
-from holdfast.store import LARGEST_BATCH, Enqueued, Queue, Retention, Store, check_batch
+from holdfast.store import LARGEST_BATCH, Enqueued, Queue, Retention, Store, check_batch, check_name
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.stores.sqlite.installation import SqliteInstallation
@@ -99,6 +103,7 @@ class Holdfast:
         self.workers = Workers(self._engine)
         self.schedules = Schedules(self._engine)
         self.limits = Limits(self._engine)
+        self.breakers = Breakers(self._engine)
 
     def __repr__(self) -> str:
         return f"<Holdfast {without_secrets(self.url)}>"
@@ -149,10 +154,37 @@ class Holdfast:
         unknown = set(settings.redact) - set(signature.parameters)
         if unknown and not signature.accepts_extra:
             raise InvalidOption(f"task {name!r}: redact= names {min(unknown)!r}, which is not one of its arguments.")
+        breaker = settings.breaker
+        if breaker is not None and self._engine.breakers.get(breaker.name) is not breaker:
+            raise InvalidOption(
+                f"task {name!r}: breaker= is a breaker of another app. Make one with this app's breaker()."
+            )
         kind = AsyncTask if iscoroutinefunction(function) else SyncTask
         task: Task[Any, Any] = kind(self._engine, function, settings, signature, is_bound=bind)
         self._engine.register(task)
         return task
+
+    # ── breakers ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def breaker(
+        self,
+        name: str,
+        *,
+        failures: int = 5,
+        reset: Span = "60s",
+        probes: int = 1,
+        on: Sequence[type[Exception]] = (),
+        ignore: Sequence[type[Exception]] = (),
+    ) -> Breaker:
+        """Leave alone what keeps failing: `stripe = hf.breaker("stripe")`; for tasks, and for `async with stripe:`.
+
+        After so many `failures` in a row it is open for `reset`, for all processes; then at most `probes` try at once.
+        Of the exceptions only those `on` the list count, by default all that would be retried; never those to `ignore`.
+        """
+        policy = check_policy(failures, reset, probes)
+        breaker = Breaker(check_name(name, "breaker(name)"), policy, on, ignore, Doorkeeper(self._engine))
+        self._engine.register_breaker(breaker)
+        return breaker
 
     # ── schedules ────────────────────────────────────────────────────────────────────────────────────────────────────
 

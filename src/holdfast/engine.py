@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 from uuid import UUID
 
 from holdfast import forks, native
+from holdfast.breaker import BreakerPolicy
 from holdfast.clock import Clock
 from holdfast.context import current
 from holdfast.errors import (
@@ -24,9 +25,11 @@ from holdfast.errors import (
     WaitingInTask,
     WrongDatabase,
 )
+from holdfast.guard import Breaker
 from holdfast.hooks import Hooks
 from holdfast.ids import Ids
 from holdfast.job import FINAL, JobRecord, NewJob, Stage
+from holdfast.panel import Panel
 from holdfast.portal import Portal, refuse_on_a_loop
 from holdfast.schedule import Plan
 from holdfast.span import format_span
@@ -82,6 +85,8 @@ class Engine:
         """When this process, or the one it was forked from, has imported the app."""
         self.tasks: dict[str, RegisteredTask] = {}
         self.schedules: dict[str, RegisteredSchedule] = {}
+        self.breakers: dict[str, Breaker] = {}
+        self.panel = Panel(self.breakers, clock, chance, self.code_since)
         self.hooks = Hooks()
         self._make_store = make_store
         self.queues = tuple(queues)
@@ -108,6 +113,8 @@ class Engine:
         """An engine with the same tasks, hooks and queues that nobody works for by himself."""
         other = Engine(make_store, clock, queues=self.queues, portal=portal, chance=chance)
         other.tasks, other.schedules, other.hooks = self.tasks, self.schedules, self.hooks
+        other.breakers = self.breakers
+        other.panel = Panel(self.breakers, clock, chance, other.code_since)
         other.is_unattended = True
         return other
 
@@ -149,6 +156,7 @@ class Engine:
             if self._store is not None:
                 self._store.abandon()
             self._endings = Endings()
+            self.panel = Panel(self.breakers, self.clock, self.chance, self.code_since)
             self._is_declared = False
         self._lock.release()
 
@@ -203,6 +211,19 @@ class Engine:
             )
         self.schedules[schedule.name] = schedule
 
+    def register_breaker(self, breaker: Breaker) -> None:
+        """Make a breaker known under its name."""
+        if breaker.name in self.breakers:
+            raise InvalidOption(
+                f"There are two breakers {breaker.name!r}. Make it once, and import it where it is used; or give one "
+                "of them another name."
+            )
+        self.breakers[breaker.name] = breaker
+
+    def policies(self) -> dict[str, BreakerPolicy]:
+        """What the code says of its breakers, by name."""
+        return {name: self.breakers[name].policy for name in sorted(self.breakers)}
+
     def plans(self) -> dict[str, Plan]:
         """What the code says of its schedules, by name."""
         return {name: self.schedules[name].plan() for name in sorted(self.schedules)}
@@ -213,7 +234,7 @@ class Engine:
         return [unique[name].definition() for name in sorted(unique)]
 
     async def publish_tasks(self, code_since: float | None = None) -> None:
-        """Store the definitions of all tasks, for services that enqueue by name, and declare the schedules.
+        """Store the definitions of all tasks, for services that enqueue by name; declare schedules and breakers.
 
         Those of younger code stay, if it is told when this code was started, by the monotonic clock.
         """
@@ -223,6 +244,8 @@ class Engine:
         await store.publish_tasks(self.definitions(), age)
         if plans:
             await store.declare_schedules(plans, age)
+        if self.breakers:
+            await self.panel.declare(store, age)
 
     async def published(self, name: str) -> PublishedTask:
         """The stored definition of a task; UnknownTask if there is none."""

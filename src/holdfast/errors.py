@@ -27,6 +27,7 @@
     ├── JobNotFound
     ├── ScheduleNotFound
     ├── LimitNotFound
+    ├── BreakerNotFound
     ├── NotAllowedInState         the job's state does not allow that
     ├── JobFailed                 its result will never come
     │   └── JobCancelled
@@ -178,6 +179,10 @@ class ScheduleNotFound(HoldfastError, LookupError):
 
 class LimitNotFound(HoldfastError, LookupError):
     """There is no such limit. Look for it among `hf.limits.list()`."""
+
+
+class BreakerNotFound(HoldfastError, LookupError):
+    """There is no such breaker. Look for its name among `hf.breakers.list()`."""
 
 
 class NotAllowedInState(HoldfastError):

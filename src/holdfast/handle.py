@@ -7,7 +7,9 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 from uuid import UUID
 
 import msgspec
+from msgspec.structs import replace
 
+from holdfast.breaker import BreakerState
 from holdfast.codec import check_payload, decode_any
 from holdfast.engine import Engine
 from holdfast.errors import IdempotencyConflict, JobCancelled, JobFailed, JobNotFound, NotAllowedInState, UnknownTask
@@ -112,9 +114,14 @@ class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
 
     async def aexplain(self) -> Explanation:
         """Why the job does not run, or what it does. Printed, it is a sentence: "waiting: limit tenant=acme 4/4; …"."""
-        found = await (await self._engine.ready()).circumstances(self.id)
+        store = await self._engine.ready()
+        found = await store.circumstances(self.id)
         if found is None:
             raise _not_found(self.id)
+        if found.task is not None and (name := found.task.definition.breaker) is not None:
+            breakers = await store.breakers([name])
+            still = next((each for each in breakers if each.state is not BreakerState.CLOSED), None)
+            found = replace(found, breaker=still)
         return explain(found)
 
     def explain(self) -> Explanation:

@@ -147,12 +147,10 @@ def _after_exception(job: Standing, raised: Raised, policy: Retry, chance: float
             return Withdraw(failure.message)
         case Verdict.PERMANENT:
             return Bury(failure)
-        case Verdict.SNOOZE | Verdict.THROTTLED:
-            if job.waits + 1 >= MOST_WAITS:
-                return Bury(_waited_too_often(failure))
+        case Verdict.SNOOZE | Verdict.THROTTLED | Verdict.BREAKER:
             # An attempt that is handed back does not count, so the waits do, or the backoff would never grow.
             delay = backoff(policy, job.waits + 1, chance) if raised.delay is None else raised.delay
-            return GiveBack(delay, failure=failure, has_waited=True)
+            return after_wait(job, failure, delay)
         case Verdict.POOL_FULL:
             if is_last or job.pool_tries + 1 >= POOL_TRIES:
                 return Bury(failure)
@@ -162,6 +160,13 @@ def _after_exception(job: Standing, raised: Raised, policy: Retry, chance: float
                 return Bury(failure)
             delay = backoff(policy, job.attempt, chance) if raised.delay is None else raised.delay
             return GiveBack(delay, is_charged=True, failure=failure)
+
+
+def after_wait(job: Standing, failure: Failure, delay: timedelta) -> Transition:
+    """It has to wait, and that is nobody's failure; but it does not wait for ever."""
+    if job.waits + 1 >= MOST_WAITS:
+        return Bury(_waited_too_often(failure))
+    return GiveBack(delay, failure=failure, has_waited=True)
 
 
 def _waited_too_often(failure: Failure) -> Failure:

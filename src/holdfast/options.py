@@ -11,6 +11,7 @@ from uuid import UUID
 
 from holdfast.codec import check_payload
 from holdfast.errors import InvalidOption, InvalidPayload
+from holdfast.guard import Breaker
 from holdfast.ids import check_id
 from holdfast.job import Delivery
 from holdfast.limits import Limit, Limits, Order, Rate
@@ -49,6 +50,7 @@ class TaskOptions(TypedDict, total=False):
     limit: Limit
     order: str | Order
     fair: str
+    breaker: Breaker
     delivery: Literal["at_least_once", "at_most_once", "transactional"]
     isolation: Literal["process"] | None
     redact: Sequence[str]
@@ -131,6 +133,7 @@ class TaskSettings:
     idempotency_key: Template | None
     unique: Unique | None
     limits: Limits
+    breaker: Breaker | None
     delivery: Delivery
     isolation: Literal["process"] | None
     redact: tuple[str, ...]
@@ -170,6 +173,7 @@ def check_task_options(options: TaskOptions, name: str, defaults: TaskDefaults) 
         idempotency_key=None if key is None else Template(key),
         unique=unique,
         limits=_limits(options, name),
+        breaker=_breaker(options.get("breaker"), name),
         delivery=delivery,
         isolation=isolation,
         redact=check_texts(options.get("redact", ()), "redact"),
@@ -303,6 +307,12 @@ def _limits(options: TaskOptions, task: str) -> Limits:
     if fair is not None and not isinstance(fair, str):
         raise InvalidOption(f"task {task!r}: fair= takes a template such as '{{tenant}}'.")
     return Limits(rate, limit, order, None if fair is None else Template(fair))
+
+
+def _breaker(value: object, task: str) -> Breaker | None:
+    if value is not None and not isinstance(value, Breaker):
+        raise InvalidOption(f"task {task!r}: breaker= takes a breaker of the app, such as hf.breaker('stripe').")
+    return value
 
 
 def _isolation(value: object, task: str) -> Literal["process"] | None:

@@ -7,6 +7,7 @@ any other exception       Raised(TRANSIENT)       GiveBack after a backoff, at l
 TryAgain("30s")           Raised(AGAIN)           GiveBack, charged
 Snooze("30s")             Raised(SNOOZE)          GiveBack, not charged
 RateLimited(retry_after)  Raised(THROTTLED)       GiveBack, not charged
+BreakerOpen               Raised(BREAKER)         GiveBack, not charged
 PoolFull                  Raised(POOL_FULL)       GiveBack after 5 s, three tries
 Cancel("…")               Withdrawn               Withdraw
 (the system stopped it)   Interrupted             GiveBack, not charged
@@ -91,10 +92,27 @@ class RateLimited(Signal):
         return self.retry_after
 
 
+class BreakerOpen(Signal):
+    """What is behind a circuit breaker keeps failing, so it is left alone until `delay` is over.
+
+    A job that lets this leave its task runs again then; no attempt is charged. Code that is no job may catch it.
+    """
+
+    def __init__(self, breaker: str, delay: Span, reason: str = "") -> None:
+        self.breaker = breaker
+        self.delay = parse_span(delay, "BreakerOpen(delay)")
+        super().__init__(reason or f"the breaker {breaker!r} is open, again in {format_span(_rounded(self.delay))}")
+
+
 class PoolFull(Signal):
     """A connection pool had nothing to give: try again in 5 s, three times."""
 
     usual = "the connection pool is full"
+
+
+def _rounded(span: timedelta) -> timedelta:
+    """To a tenth of a second, for people."""
+    return timedelta(seconds=round(span.total_seconds(), 1))
 
 
 def _restored(kind: type[Signal], args: tuple[Any, ...], state: dict[str, Any]) -> Signal:
@@ -113,6 +131,7 @@ class Verdict(StrEnum):
     AGAIN = "again"
     SNOOZE = "snooze"
     THROTTLED = "throttled"
+    BREAKER = "breaker"
     POOL_FULL = "pool_full"
 
 
@@ -128,6 +147,8 @@ class Raised(msgspec.Struct, frozen=True):
     verdict: Verdict
     failure: Failure
     delay: timedelta | None = None
+    is_outage: bool = False
+    """It counts against the breaker of the task."""
 
 
 class Withdrawn(msgspec.Struct, frozen=True):

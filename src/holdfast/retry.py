@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from holdfast.errors import InvalidOption, InvalidPayload
-from holdfast.outcome import Cancel, GiveUp, PoolFull, RateLimited, Snooze, TryAgain, Verdict
+from holdfast.outcome import BreakerOpen, Cancel, GiveUp, PoolFull, RateLimited, Snooze, TryAgain, Verdict
 from holdfast.span import Span, format_span, parse_span
 
 MOST_ATTEMPTS: Final = 1000
@@ -17,6 +17,7 @@ POOL_TRIES: Final = 3
 
 _SEVERITY: Final = (
     Verdict.SNOOZE,
+    Verdict.BREAKER,
     Verdict.THROTTLED,
     Verdict.AGAIN,
     Verdict.POOL_FULL,
@@ -105,6 +106,8 @@ def classify(error: BaseException, policy: Retry, now: datetime) -> tuple[Verdic
             return Verdict.AGAIN, delay
         case RateLimited():
             return Verdict.THROTTLED, error.delay_from(now)
+        case BreakerOpen(delay=delay):
+            return Verdict.BREAKER, delay
         case Cancel():
             return Verdict.CANCEL, None
         case PoolFull():

@@ -20,6 +20,7 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.breaker import Admission, BreakerPolicy, BreakerRecord, BreakerReport, Circuit
 from holdfast.errors import InvalidOption, QueueFull
 from holdfast.gates import Gate, GateKind, GateRule
 from holdfast.job import Attempt, ClaimedJob, Failure, FailureKind, JobRecord, JobState, NewJob, storable
@@ -245,6 +246,8 @@ class TaskDefinition(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     unique: str | None = None
     unique_window: float | None = None
     limits: tuple[LimitDefinition, ...] = ()
+    breaker: str | None = None
+    """Its jobs wait while this one is open."""
     redact: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
     on_dead: tuple[str, ...] = ()
@@ -262,14 +265,6 @@ class PublishedTask(msgspec.Struct, frozen=True):
     definition: TaskDefinition
     revision: int
     published_at: datetime
-
-
-class BreakerStanding(msgspec.Struct, frozen=True):
-    """A breaker that lets the job of its task not through, or only some: its state, and when it will try again."""
-
-    name: str
-    state: str
-    reset_at: datetime | None = None
 
 
 class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
@@ -293,8 +288,8 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     """Those that are not known to be dead, and its own."""
     task: PublishedTask | None = None
     progress: Progress | None = None
-    breaker: BreakerStanding | None = None
-    """That of its task, unless it is closed."""
+    breaker: BreakerRecord | None = None
+    """That of its task, unless it is closed. A moment later than the rest: whoever asks looks for it by its name."""
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -345,6 +340,8 @@ class HintKind(StrEnum):
     """A queue that was full, or nearly so, has room again."""
     SCHEDULES = "schedules"
     """Schedules were declared or changed: the next one may be due earlier than was thought."""
+    BREAKERS = "breakers"
+    """Breakers were opened, tried, closed or declared."""
 
 
 class Hint(msgspec.Struct, frozen=True):
@@ -670,6 +667,51 @@ class ScheduleVerbs(Protocol):
         ...
 
 
+BreakerChange = Callable[[Circuit, datetime], Circuit]
+"""What a breaker becomes, from what it is and the time. See holdfast.breaker."""
+
+
+class BreakerVerbs(Protocol):
+    """What keeps failing is left alone for a while, by everybody. The store's clock decides.
+
+    How a breaker stands may be forgotten with the last moments before a power loss.
+    """
+
+    async def declare_breakers(
+        self, policies: Mapping[str, BreakerPolicy], code_age: timedelta | None = None
+    ) -> list[BreakerRecord]:
+        """Take over what the code says of its breakers, by their names, and return how they stand, by name.
+
+        `code_age` is as with tasks: what younger code says stays.
+        """
+        ...
+
+    async def breakers(self, names: Sequence[str] | None = None) -> list[BreakerRecord]:
+        """How those of these names stand, or all of them; by name."""
+        ...
+
+    async def enter_breaker(self, name: str, id: UUID) -> Admission:
+        """Ask to pass. While it is half-open, as many may as it has probes, each with a permit under an id of its own.
+
+        Asking again with the same id gives the same permit. `BreakerNotFound` if nobody has declared it.
+        """
+        ...
+
+    async def report_breakers(self, reports: Sequence[BreakerReport]) -> list[BreakerRecord]:
+        """Take note of what came of it when breakers were passed, in this order, and return how they stand now.
+
+        Reports about a breaker that nobody has declared are dropped.
+        """
+        ...
+
+    async def change_breaker(self, name: str, change: BreakerChange) -> BreakerRecord:
+        """Make of a breaker what `change` says, and return how it stands then. `BreakerNotFound` if there is none.
+
+        `change` must be pure: it may be asked more than once, in any thread, and nobody waits for it.
+        """
+        ...
+
+
 class ReadingVerbs(Protocol):
     async def get(self, ids: Sequence[UUID]) -> list[JobRecord]:
         """Those of the jobs that exist, in the order asked for."""
@@ -731,6 +773,7 @@ class Store(
     ScheduleVerbs,
     LimitVerbs,
     ExplainingVerbs,
+    BreakerVerbs,
     ReadingVerbs,
     Protocol,
 ):

@@ -129,6 +129,7 @@ class Task(Generic[P, R_co]):
             unique=None if unique is None else unique.key.text,
             unique_window=None if unique is None or unique.window is None else unique.window.total_seconds(),
             limits=settings.limits.definitions(settings.name),
+            breaker=None if settings.breaker is None else settings.breaker.name,
             redact=settings.redact,
             aliases=settings.aliases,
             on_dead=self._engine.hooks.handlers_of(settings.name),

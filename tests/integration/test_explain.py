@@ -166,3 +166,20 @@ async def test_limits_are_set_only_as_the_code_declares_them(hf: Holdfast) -> No
     assert await hf.limits.alist() == []
     assert (await hf.limits.aset("provider", 7, kind="rate")).most == 7
     assert (await hf.limits.areset("provider", kind="rate")).most == 100
+
+
+async def test_a_job_behind_an_open_breaker_says_so_until_it_is_closed(hf: Holdfast) -> None:
+    stripe = hf.breaker("stripe", failures=1, reset="10m")
+
+    @hf.task(breaker=stripe)
+    async def charge() -> str:
+        return "done"
+
+    await hf.apublish_tasks()
+    await hf.breakers.aopen("stripe")
+    job = await charge.aenqueue()
+    explanation = await job.aexplain()
+    assert ReasonKind.BREAKER in explanation.kinds
+    assert "breaker stripe is open" in str(explanation)
+    await hf.breakers.areset("stripe")
+    assert ReasonKind.BREAKER not in (await job.aexplain()).kinds

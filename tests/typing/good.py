@@ -11,6 +11,10 @@ from uuid import UUID
 from holdfast import (
     AsyncTask,
     Attempt,
+    Breaker,
+    BreakerOpen,
+    BreakerRecord,
+    BreakerState,
     Call,
     Context,
     Explanation,
@@ -108,6 +112,37 @@ def tick(ctx: Context) -> None: ...
 @hf.task(bind=False, queue="media")
 def plain(url: str) -> int:
     return len(url)
+
+
+# ── breakers ─────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+stripe = hf.breaker("stripe", failures=5, reset="60s", probes=1, on=[ConnectionError], ignore=[KeyError])
+assert_type(stripe, Breaker)
+
+
+@hf.task(breaker=stripe, queue="billing")
+async def charge_card(order_id: int) -> str:
+    async with hf.breaker("bank") as bank:
+        assert_type(bank, Breaker)
+    return ""
+
+
+def charge_in_a_thread() -> timedelta | None:
+    try:
+        with stripe as entered:
+            assert_type(entered, Breaker)
+    except BreakerOpen as refused:
+        assert_type(refused.delay, timedelta)
+        assert_type(refused.breaker, str)
+        return refused.delay
+    return None
+
+
+async def steer_breakers() -> None:
+    assert_type(await charge_card.aenqueue(1), Job[str])
+    assert_type(await hf.breakers.alist(), list[BreakerRecord])
+    assert_type(hf.breakers.reset("stripe").state, BreakerState)
+    assert_type(await hf.breakers.aopen("stripe", "2h"), BreakerRecord)
 
 
 # ── scheduling ───────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
+from holdfast.breaker import BreakerPolicy, BreakerRecord, BreakerState
 from holdfast.explain import explain
 from holdfast.explanation import Explanation, ReasonKind, about, jobs, quoted
 from holdfast.gates import Gate, GateKind, GateRule, LineRule, made, room, taken
@@ -20,7 +21,6 @@ from holdfast.limits import LimitDefinition
 from holdfast.moment import to_microseconds
 from holdfast.store import (
     MOST_AHEAD,
-    BreakerStanding,
     Circumstances,
     Progress,
     PublishedTask,
@@ -32,6 +32,12 @@ from holdfast.traffic import Line, LineState, line_of
 NOW = datetime(2026, 11, 17, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
 MINUTE = timedelta(minutes=1)
+
+
+def open_breaker(name: str, reset_at: datetime | None = None) -> BreakerRecord:
+    return BreakerRecord(name, BreakerPolicy(), BreakerState.OPEN, reset_at=reset_at)
+
+
 JOB, OTHER, WORKER = UUID(int=1), UUID(int=2), UUID(int=3)
 
 
@@ -135,7 +141,7 @@ BY_TENANT = LimitDefinition(GateKind.LIMIT, "charge", "{tenant}", 4)
             "waiting: the turn of 3 other lines comes before that of acme; it is the next in its line",
         ),
         (
-            told(breaker=BreakerStanding("stripe", "open", NOW + 12 * SECOND)),
+            told(breaker=open_breaker("stripe", NOW + 12 * SECOND)),
             "waiting: breaker stripe is open, ~12 s; it is the next in queue 'billing'",
         ),
         (told(workers=()), "waiting: no worker is alive; it is the next in queue 'billing'"),
@@ -219,7 +225,7 @@ def test_all_that_holds_is_told_the_decisive_first() -> None:
         job(expires_at=NOW),
         paused_at=NOW - MINUTE,
         **lined(RATE, LIMIT, ORDER, FAIR, state=LineState.OPEN),
-        breaker=BreakerStanding("stripe", "open"),
+        breaker=open_breaker("stripe"),
         workers=(),
         lines_ahead=1,
         ahead=4,
@@ -398,7 +404,7 @@ situations = st.builds(
     workers=st.lists(workers, max_size=3).map(tuple),
     task=st.one_of(st.none(), st.just(published(BY_TENANT))),
     progress=st.one_of(st.none(), st.just(Progress(1, None, "x", NOW))),
-    breaker=st.one_of(st.none(), st.builds(BreakerStanding, names, st.just("open"), times)),
+    breaker=st.one_of(st.none(), st.builds(open_breaker, names, times)),
 )
 
 ENDS = {ReasonKind.COMPLETED, ReasonKind.CANCELLED, ReasonKind.DEAD, ReasonKind.EXPIRED}

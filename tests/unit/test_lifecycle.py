@@ -62,7 +62,7 @@ CRASH = Failure(FailureKind.CRASH, "ProcessDied", "killed by signal 9")
 SNOOZED = Failure(FailureKind.ERROR, "Snooze", "not yet, again in 30s")
 
 RETRIED = [Delivery.AT_LEAST_ONCE, Delivery.TRANSACTIONAL]
-WAITS = [Verdict.SNOOZE, Verdict.THROTTLED]
+WAITS = [Verdict.SNOOZE, Verdict.THROTTLED, Verdict.BREAKER]
 CHARGED = [Verdict.TRANSIENT, Verdict.AGAIN, Verdict.POOL_FULL]
 
 EDGES = {

@@ -9,11 +9,12 @@ import pytest
 
 from holdfast.context import SoftTimeout
 from holdfast.errors import InvalidOption
-from holdfast.outcome import Cancel, GiveUp, PoolFull, RateLimited, Signal, Snooze, TryAgain
+from holdfast.outcome import BreakerOpen, Cancel, GiveUp, PoolFull, RateLimited, Signal, Snooze, TryAgain
 
 SIGNALS = [
     GiveUp("nothing to charge"),
     Cancel("not wanted"),
+    BreakerOpen("stripe", "1m30s"),
     Snooze("30s"),
     Snooze(30, "the file is not there yet"),
     TryAgain(),

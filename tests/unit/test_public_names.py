@@ -19,6 +19,12 @@ import holdfast
 PUBLIC = [
     "AsyncTask",
     "Attempt",
+    "Breaker",
+    "BreakerNotFound",
+    "BreakerOpen",
+    "BreakerPolicy",
+    "BreakerRecord",
+    "BreakerState",
     "Call",
     "Cancel",
     "ConfigurationError",
@@ -106,7 +112,7 @@ CALLER_ERRORS = {  # API.md: "Errors a caller meets"
     "WrongDatabase",
 }
 
-NAMESPACES = ("jobs", "dead", "queues", "schedules", "limits", "workers")
+NAMESPACES = ("jobs", "dead", "queues", "schedules", "limits", "breakers", "workers")
 
 
 def public_objects() -> Iterator[tuple[str, Any]]:
@@ -177,7 +183,7 @@ def test_every_verb_with_input_and_output_has_an_async_form() -> None:
     app = holdfast.Holdfast("memory://")
     holders = [app, *(getattr(app, name) for name in NAMESPACES), app.job("019a0000-0000-7000-8000-000000000000")]
     # These do no I/O.
-    plain_only = {"task", "cron", "every", "at", "job", "on_startup", "on_shutdown", "middleware", "on_dead"}
+    plain_only = {"task", "breaker", "cron", "every", "at", "job", "on_startup", "on_shutdown", "middleware", "on_dead"}
     plain_only |= {"worker", "testing"}
     for holder in holders:
         verbs = {name for name in dir(holder) if name[0] != "_" and inspect.isroutine(getattr(holder, name))}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from holdfast.context import SoftTimeout
 from holdfast.errors import InvalidOption, InvalidPayload, PayloadTooLarge
-from holdfast.outcome import Cancel, GiveUp, PoolFull, RateLimited, Snooze, TryAgain, Verdict
+from holdfast.outcome import BreakerOpen, Cancel, GiveUp, PoolFull, RateLimited, Snooze, TryAgain, Verdict
 from holdfast.retry import MOST_ATTEMPTS, POOL_DELAY, Retry, backoff, classify
 from holdfast.span import LONGEST
 
@@ -136,6 +136,7 @@ def test_the_default_backoff_in_numbers() -> None:
         (TryAgain("30s"), Verdict.AGAIN, 30 * SECOND),
         (Snooze("30s"), Verdict.SNOOZE, 30 * SECOND),
         (RateLimited("30"), Verdict.THROTTLED, 30 * SECOND),
+        (BreakerOpen("stripe", "30s"), Verdict.BREAKER, 30 * SECOND),
         (RateLimited(), Verdict.THROTTLED, None),
         (PoolFull(), Verdict.POOL_FULL, POOL_DELAY),
     ],

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from holdfast.cli import db, jobs, limits, schedules, worker
+from holdfast.cli import breakers, db, jobs, limits, schedules, worker
 from holdfast.cli.status import status_of
 from holdfast.cli.terminal import complain, tell
 from holdfast.errors import HoldfastError
@@ -23,6 +23,7 @@ commands = typer.Typer(
     # A traceback with the values of variables would show passwords.
     pretty_exceptions_enable=False,
 )
+commands.add_typer(breakers.commands, name="breakers")
 commands.add_typer(db.commands, name="db")
 commands.add_typer(jobs.commands, name="jobs")
 commands.add_typer(schedules.commands, name="schedules")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import IntEnum
 
 from holdfast.errors import (
+    BreakerNotFound,
     ConfigurationError,
     HoldfastError,
     JobNotFound,
@@ -30,7 +31,7 @@ def status_of(error: HoldfastError) -> Status:
             return Status.FAILED
         case ConfigurationError():
             return Status.USAGE
-        case JobNotFound() | LimitNotFound() | ScheduleNotFound() | UnknownTask():
+        case JobNotFound() | LimitNotFound() | ScheduleNotFound() | BreakerNotFound() | UnknownTask():
             return Status.NOT_FOUND
         case StoreUnavailable():
             return Status.UNREACHABLE

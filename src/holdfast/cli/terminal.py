@@ -23,15 +23,16 @@ def show(*parts: str | tuple[str, str]) -> None:
     _out.print(Text.assemble(*parts))
 
 
-def show_json(value: Any) -> None:
-    typer.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
-
-
 def show_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print rows of data in columns."""
     widths = [max(map(len, column)) for column in zip(titles, *rows, strict=True)]
     for index, row in enumerate((titles, *rows)):
         line = "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
         show((line, "bold" if index == 0 else ""))
+
+
+def show_json(value: Any) -> None:
+    typer.echo(msgspec.json.format(msgspec.json.encode(value)).decode())
 
 
 def shown_time(time: datetime | None) -> str:

@@ -16,6 +16,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from holdfast import keys, lifecycle, traffic
+from holdfast.breaker import Admission, BreakerPolicy, BreakerRecord, BreakerReport
 from holdfast.clock import Clock, SystemClock
 from holdfast.codec import fingerprint
 from holdfast.errors import InvalidTransaction, WorkerDeclaredDead, WrongDatabase
@@ -44,6 +45,7 @@ from holdfast.store import (
     MOST_WAITING,
     WORKER_RETENTION,
     Beaten,
+    BreakerChange,
     Circumstances,
     DueSchedules,
     Enqueued,
@@ -75,6 +77,7 @@ from holdfast.store import (
 )
 from holdfast.stores.filters import check_filter, passes
 from holdfast.stores.hints import HintHub
+from holdfast.stores.memory_breakers import MemoryBreakers
 from holdfast.stores.memory_ledger import MemoryLedger
 from holdfast.stores.memory_schedules import MemorySchedules
 from holdfast.traffic import Departure, at_once
@@ -106,6 +109,7 @@ class MemoryStore:
         self._moved: list[tuple[JobRecord | None, JobRecord]] = []
         """Changes of jobs in lines, until `_move_in_lines`."""
         self._schedules = MemorySchedules(self._state, self._enqueue_ticks)
+        self._breakers = MemoryBreakers(lambda: self._hub.publish([Hint(HintKind.BREAKERS)]))
 
     # ── lifetime ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -674,6 +678,32 @@ class MemoryStore:
         plain = [other for other in self._ready(now) if other.queue == job.queue and other.line is None]
         mine = -job.priority, job.lane, job.place
         return min(sum((-other.priority, other.lane, other.place) < mine for other in plain), MOST_AHEAD)
+
+    # ── breakers ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def declare_breakers(
+        self, policies: Mapping[str, BreakerPolicy], code_age: timedelta | None = None
+    ) -> list[BreakerRecord]:
+        with self._lock:
+            now = self._clock.now()
+            return self._breakers.declare(policies, now - (code_age or timedelta(0)), now)
+
+    async def breakers(self, names: Sequence[str] | None = None) -> list[BreakerRecord]:
+        with self._lock:
+            return self._breakers.listed(names, self._clock.now())
+
+    async def enter_breaker(self, name: str, id: UUID) -> Admission:
+        with self._lock:
+            return self._breakers.enter(name, id, self._clock.now())
+
+    async def report_breakers(self, reports: Sequence[BreakerReport]) -> list[BreakerRecord]:
+        check_batch(len(reports))
+        with self._lock:
+            return self._breakers.report(reports, self._clock.now())
+
+    async def change_breaker(self, name: str, change: BreakerChange) -> BreakerRecord:
+        with self._lock:
+            return self._breakers.change(name, change, self._clock.now())
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

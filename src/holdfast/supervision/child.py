@@ -109,7 +109,8 @@ class Child:
             return CANT_START
         try:
             plans = app.engine.plans()
-            said = msgspec.json.encode((app.engine.definitions(), plans), order="deterministic")
+            declared = (app.engine.definitions(), plans, app.engine.policies())
+            said = msgspec.json.encode(declared, order="deterministic")
         except Exception as error:
             return await self._give_up(line, error)
         code = hashlib.sha256(said).hexdigest()

@@ -212,8 +212,8 @@ class Cell:
         match outcome:
             case Completed(result_json):
                 return Done(result_json)
-            case Raised(verdict, failure, delay):
-                return Ended(verdict, failure, delay)
+            case Raised(verdict, failure, delay, is_outage):
+                return Ended(verdict, failure, delay, is_outage)
             case _:
                 return Stopped()
 

@@ -89,6 +89,7 @@ class Ended(msgspec.Struct, tag="ended", frozen=True):
     verdict: Verdict
     failure: Failure
     delay: timedelta | None = None
+    is_outage: bool = False
 
 
 class Stopped(msgspec.Struct, tag="stopped", frozen=True):
@@ -246,9 +247,9 @@ class Isolation:
                         cell.is_busy = False
                         run.is_taken = True
                         return Completed()
-                    case Ended(verdict, failure, delay):
+                    case Ended(verdict, failure, delay, is_outage):
                         cell.is_busy = False
-                        return Raised(verdict, failure, delay)
+                        return Raised(verdict, failure, delay, is_outage)
                     case Stopped():
                         cell.is_busy = False
                         return Withdrawn(run.stop_reason) if run.stop is Withdrawn else Interrupted()

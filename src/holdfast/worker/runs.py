@@ -11,6 +11,7 @@ from collections.abc import Callable
 from datetime import datetime
 from typing import Any, Final
 
+from holdfast.breaker import Permit
 from holdfast.context import Context, SoftTimeout
 from holdfast.engine import Engine
 from holdfast.errors import InvalidPayload
@@ -39,6 +40,7 @@ class Plan:
     __slots__ = (
         "_may_return_none",
         "alone",
+        "breaker",
         "described",
         "function",
         "hard",
@@ -61,6 +63,7 @@ class Plan:
         self.is_transactional = settings.delivery is Delivery.TRANSACTIONAL
         self.signature: Signature = task.signature
         self.retry = settings.retry
+        self.breaker = settings.breaker
         self.soft = settings.soft_timeout.total_seconds()
         self.hard = settings.timeout.total_seconds()
         self.place = _place_of(task)
@@ -124,6 +127,8 @@ class Run:
     stop_reason = ""
     is_written_off = False
     """What came of it was decided without waiting for it."""
+    permit: Permit | None = None
+    """If it is a probe of its task's breaker."""
     fetched_at = 0.0
     """When it was fetched ahead, if there was no slot for it."""
     is_taken = False
@@ -197,7 +202,7 @@ def _outcome_of(run: Run, error: BaseException, now: datetime) -> Outcome:
             return guilt.hard_timeout(time.monotonic() - run.started_at, run.plan.hard)
         return Withdrawn(run.stop_reason) if run.stop is Withdrawn else Interrupted()
     verdict, delay = classify(error, run.plan.retry, now)
-    if verdict in (Verdict.SNOOZE, Verdict.THROTTLED):
+    if verdict in (Verdict.SNOOZE, Verdict.THROTTLED, Verdict.BREAKER):
         kind = FailureKind.WAITED
     elif isinstance(error, InvalidPayload):
         kind = FailureKind.INVALID
@@ -205,7 +210,9 @@ def _outcome_of(run: Run, error: BaseException, now: datetime) -> Outcome:
         kind = FailureKind.GAVE_UP
     else:
         kind = FailureKind.ERROR
-    return Raised(verdict, failure_of(error, kind), None if delay is None else parse_span(delay))
+    breaker = run.plan.breaker
+    is_outage = breaker is not None and breaker.counts(error, verdict)
+    return Raised(verdict, failure_of(error, kind), None if delay is None else parse_span(delay), is_outage)
 
 
 def _is_soft_timeout(error: BaseException) -> bool:

@@ -20,6 +20,7 @@ from typing import Final
 from uuid import UUID
 
 from holdfast import lifecycle
+from holdfast.breaker import PASS, Pass, Wait
 from holdfast.engine import Engine
 from holdfast.errors import HoldfastError, StoreError, WorkerDeclaredDead
 from holdfast.job import ClaimedJob, Delivery
@@ -35,6 +36,7 @@ from holdfast.worker.runs import Plan, Plans, Run
 from holdfast.worker.settler import LARGEST_SETTLEMENT, LastWords, Settler
 from holdfast.worker.slots import Slots
 from holdfast.worker.strangers import Strangers
+from holdfast.worker.turnstile import Turnstile, held_back
 
 log = logging.getLogger("holdfast.worker")
 
@@ -84,6 +86,7 @@ class Station:
         self._plans = Plans(engine)
         self._strangers = Strangers(engine)
         self._misfits = Misfits(engine, self._decide, self._settle)
+        self._turnstile = Turnstile(engine, self._answered)
         self._settler = Settler(engine, self._settled)
         self._ahead: list[deque[Run]] = [deque() for _ in slots.pools]
         self._running: dict[int, Run] = {}
@@ -110,6 +113,8 @@ class Station:
             "misfits": self._misfits.run,
             "listener": self._listen,
             "turner": self._turn,
+            "turnstile": self._turnstile.run,
+            "breakers": self._turnstile.attend,
         }
         if not by_hand:
             services |= {"fetcher": self._fetch, "poller": self._poll}
@@ -142,6 +147,7 @@ class Station:
             self._idle.clear()
             await self._idle.wait()
         await self._settler.drain()
+        await self._turnstile.flush()
 
     def interrupt(self) -> None:
         """Stop what runs: it is given back."""
@@ -254,9 +260,43 @@ class Station:
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _start(self, run: Run) -> None:
-        now = time.monotonic()
+    def _start(self, run: Run) -> bool:
+        """Start it, in a slot; or, if its breaker is open, give it back, and return False."""
+        breaker = run.plan.breaker
+        if breaker is not None and (answer := self._turnstile.look(breaker)) is not PASS:
+            if isinstance(answer, Wait):
+                self._demand.dropped(run.pool)
+                self._settle(run.slot, run.job, held_back(run.job, breaker, answer))
+                return False
+            self._demand.started(run.pool)
+            run.begin_at(time.monotonic())
+            self._running[run.slot] = run
+            self._turnstile.ask(run, breaker)
+            return True
         self._demand.started(run.pool)
+        self._begin(run)
+        return True
+
+    def _answered(self, run: Run, answer: Pass | Wait) -> None:
+        """A run in its slot has asked whether it may begin."""
+        if isinstance(answer, Pass) and not self._is_quiet:
+            self._begin(run)
+            return
+        breaker = run.plan.breaker
+        assert breaker is not None
+        self._turnstile.finished(run, breaker, Interrupted(has_started=False))
+        del self._running[run.slot]
+        self._demand.finished(run.pool, was_short=False)
+        if run.is_taken:
+            self._recorder.settled(run.slot)
+        elif isinstance(answer, Wait):
+            self._settle(run.slot, run.job, held_back(run.job, breaker, answer))
+        else:
+            self._settle(run.slot, run.job, lifecycle.GiveBack())
+        self._go_on(run.pool)
+
+    def _begin(self, run: Run) -> None:
+        now = time.monotonic()
         run.begin_at(now)
         self._running[run.slot] = run
         if run.place is not Place.PROCESS:  # which has to be started first
@@ -274,16 +314,25 @@ class Station:
             self._recorder.counted(1)  # if this process dies now, it has not died for nothing
         del self._running[run.slot]
         self._demand.finished(pool, was_short=run.place is not Place.PROCESS)
+        breaker = run.plan.breaker
+        wait = None if breaker is None else self._turnstile.finished(run, breaker, outcome)
         if run.is_taken:
             self._recorder.settled(run.slot)
+        elif wait is not None:
+            _tell(run, outcome, wait)
+            self._settle(run.slot, job, wait)
         elif isinstance(outcome, Raised) and is_misfit(run, outcome):
             self._misfits.add(run, outcome)
         else:
             self._settle(run.slot, job, self._decide(run, outcome))
+        self._go_on(pool)
+
+    def _go_on(self, pool: int) -> None:
+        """A slot is free: the next one may start."""
         ahead = self._ahead[pool]
-        if ahead:
-            self._start(ahead.popleft())
-        elif not self._running:
+        while ahead and not self._start(ahead.popleft()):
+            pass
+        if not self._running:
             self._look_idle()
         if self._is_asleep:
             self._wake.set()

@@ -19,6 +19,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast import lifecycle
+from holdfast.breaker import Admission, BreakerPolicy, BreakerRecord, BreakerReport
 from holdfast.clock import Clock
 from holdfast.gates import GateKind, GateRule
 from holdfast.job import Attempt, ClaimedJob, JobRecord, NewJob
@@ -31,6 +32,7 @@ from holdfast.store import (
     MOST_WAITING,
     WORKER_RETENTION,
     Beaten,
+    BreakerChange,
     Circumstances,
     DueSchedules,
     Enqueued,
@@ -60,7 +62,7 @@ from holdfast.store import (
 )
 from holdfast.stores import decisions
 from holdfast.stores.decisions import Changes
-from holdfast.stores.postgres import explaining, rows, scheduling
+from holdfast.stores.postgres import breaking, explaining, rows, scheduling
 from holdfast.stores.postgres.address import Address
 from holdfast.stores.postgres.beating import Beating
 from holdfast.stores.postgres.claiming import Claiming
@@ -517,6 +519,28 @@ class PostgresStore:
     async def circumstances(self, id: UUID) -> Circumstances | None:
         found = await self._fetch(statement("circumstances"), [id], self._microseconds, MOST_AHEAD)
         return explaining.circumstances(found[0]) if found else None
+
+    # ── breakers ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def declare_breakers(
+        self, policies: Mapping[str, BreakerPolicy], code_age: timedelta | None = None
+    ) -> list[BreakerRecord]:
+        return await self._transact(lambda it: breaking.declare(it, policies, code_age)) if policies else []
+
+    async def breakers(self, names: Sequence[str] | None = None) -> list[BreakerRecord]:
+        wanted = None if names is None else list(names)
+        return breaking.records(await self._fetch(statement("breakers"), wanted, self._microseconds))
+
+    async def enter_breaker(self, name: str, id: UUID) -> Admission:
+        return await self._transact(lambda it: breaking.enter(it, name, id))
+
+    async def report_breakers(self, reports: Sequence[BreakerReport]) -> list[BreakerRecord]:
+        check_batch(len(reports))
+        # Done twice, failures would count twice.
+        return await self._transact(lambda it: breaking.report(it, reports), is_repeatable=False) if reports else []
+
+    async def change_breaker(self, name: str, change: BreakerChange) -> BreakerRecord:
+        return await self._transact(lambda it: breaking.change(it, name, change), is_repeatable=False)
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -33,8 +33,9 @@ _LETTERS = {
     HintKind.ROOM: "r",
     HintKind.LATER: "l",
     HintKind.SCHEDULES: "s",
+    HintKind.BREAKERS: "b",
 }
-_ALWAYS_RUNG = frozenset({HintKind.CANCEL, HintKind.CONTROL, HintKind.SCHEDULES})
+_ALWAYS_RUNG = frozenset({HintKind.CANCEL, HintKind.CONTROL, HintKind.SCHEDULES, HintKind.BREAKERS})
 """What nobody does in a transaction of their own: the ring says all there is to say."""
 _MOST_IDS = 200
 _LARGEST = 16_384

@@ -13,6 +13,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast import lifecycle
+from holdfast.breaker import Admission, BreakerPolicy, BreakerRecord, BreakerReport
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError, WorkerDeclaredDead
 from holdfast.gates import GateKind, GateRule
@@ -26,6 +27,7 @@ from holdfast.span import Span, parse_span
 from holdfast.store import (
     WORKER_RETENTION,
     Beaten,
+    BreakerChange,
     Circumstances,
     DueSchedules,
     Enqueued,
@@ -56,7 +58,7 @@ from holdfast.store import (
 from holdfast.stores import decisions
 from holdfast.stores.decisions import Changes
 from holdfast.stores.hints import HintHub
-from holdfast.stores.sqlite import explaining, rows, scheduling
+from holdfast.stores.sqlite import breaking, explaining, rows, scheduling
 from holdfast.stores.sqlite.borrowed import enqueue_on
 from holdfast.stores.sqlite.connection import Connection
 from holdfast.stores.sqlite.desk import Bench
@@ -621,6 +623,28 @@ class SqliteStore:
         await self.open()
         now = self._clock.now()
         return await self._reader.read(lambda connection: explaining.circumstances(connection, id, now))
+
+    # ── breakers ─────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    async def declare_breakers(
+        self, policies: Mapping[str, BreakerPolicy], code_age: timedelta | None = None
+    ) -> list[BreakerRecord]:
+        return await self._writer.run(Operation(lambda it: breaking.declare(it, policies, code_age)))
+
+    async def breakers(self, names: Sequence[str] | None = None) -> list[BreakerRecord]:
+        await self.open()
+        now = self._clock.now()
+        return await self._reader.read(lambda connection: breaking.breakers(connection, names, now))
+
+    async def enter_breaker(self, name: str, id: UUID) -> Admission:
+        return await self._writer.run(Operation(lambda it: breaking.enter(it, name, id), is_durable=False))
+
+    async def report_breakers(self, reports: Sequence[BreakerReport]) -> list[BreakerRecord]:
+        check_batch(len(reports))
+        return await self._writer.run(Operation(lambda it: breaking.report(it, reports), is_durable=False))
+
+    async def change_breaker(self, name: str, change: BreakerChange) -> BreakerRecord:
+        return await self._writer.run(Operation(lambda it: breaking.change(it, name, change)))
 
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

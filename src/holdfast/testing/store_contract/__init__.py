@@ -25,6 +25,7 @@ pytest.register_assert_rewrite(
         f"{__name__}.{name}"
         for name in (
             "bounds",
+            "breakers",
             "changes",
             "claim",
             "dead_letters",
@@ -50,6 +51,7 @@ pytest.register_assert_rewrite(
 )
 
 from holdfast.testing.store_contract.bounds import BoundContract
+from holdfast.testing.store_contract.breakers import BreakerContract
 from holdfast.testing.store_contract.changes import ChangeContract
 from holdfast.testing.store_contract.claim import ClaimContract
 from holdfast.testing.store_contract.dead_letters import DeadLetterContract
@@ -93,6 +95,7 @@ class StoreContract(
     ScheduleContract,
     LimitContract,
     ExplainingContract,
+    BreakerContract,
     ReadingContract,
     ChangeContract,
     LifetimeContract,

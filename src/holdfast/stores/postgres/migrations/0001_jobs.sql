@@ -275,6 +275,12 @@ create table holdfast.tasks (
     code_from    bigint  not null -- when the code was started that it comes from
 );
 
+-- How the circuit breakers stand. All of it is in the record, as JSON.
+create table holdfast.breakers (
+    name   text primary key,
+    record text not null
+) with (fillfactor = 50);
+
 -- What is to be enqueued again and again, and where it stands: next_tick, unless nobody has declared it since
 -- orphaned_at. All of it is in the record, as JSON.
 create table holdfast.schedules (

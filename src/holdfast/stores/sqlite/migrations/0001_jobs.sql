@@ -162,6 +162,12 @@ create table holdfast_tasks (
     code_from    integer not null -- when the code was started that it comes from
 ) without rowid;
 
+-- How the circuit breakers stand. All of it is in the record, as JSON.
+create table holdfast_breakers (
+    name   text primary key,
+    record text not null
+) without rowid;
+
 -- What is to be enqueued again and again, and where it stands: next_tick, unless nobody has declared it since
 -- orphaned_at. All of it is in the record, as JSON.
 create table holdfast_schedules (

@@ -1,0 +1,175 @@
+"""The turnstile: lets runs of tasks with a breaker through, or sends them back, and says what came of those that pass.
+
+A closed breaker costs a look at what this process knows. Only a run that may be a probe waits for the store's answer,
+in its slot; when one was refused, the others need not ask. A run that is sent back has not started, and is not charged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+from collections.abc import Callable
+from typing import Final
+from uuid import UUID
+
+from holdfast import lifecycle
+from holdfast.breaker import BreakerRecord, BreakerReport, Finding, Pass, Wait, pause
+from holdfast.engine import Engine
+from holdfast.errors import HoldfastError
+from holdfast.guard import Breaker
+from holdfast.job import ClaimedJob, Delivery, Failure, FailureKind
+from holdfast.lifecycle import Transition
+from holdfast.outcome import Completed, Outcome, Raised
+from holdfast.store import HintKind
+from holdfast.worker.runs import Run
+
+log = logging.getLogger("holdfast.worker")
+
+_POLL_EVERY: Final = 3.0
+_TELL_EVERY: Final = 0.05
+"""Seconds between two reports: each is a write to a row that all processes share."""
+
+Answered = Callable[[Run, Pass | Wait], None]
+
+
+class Turnstile:
+    """One station's. `answered` is called with runs that have asked, on the loop."""
+
+    def __init__(self, engine: Engine, answered: Answered) -> None:
+        self._engine = engine
+        self._answered = answered
+        self._loop = asyncio.get_running_loop()
+        self._waiting: list[tuple[Run, str]] = []
+        self._has_waiting = asyncio.Event()
+        self._has_news = asyncio.Event()
+        self._turn = asyncio.Lock()
+        self._probes: dict[UUID, BreakerReport] = {}
+        """What is said of runs that try, again and again while they do; by their permits."""
+
+    # ── passing ──────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def look(self, breaker: Breaker) -> Pass | Wait | None:
+        """Whether a run may pass; None if that must be asked."""
+        return self._engine.panel.look(breaker.name)
+
+    def ask(self, run: Run, breaker: Breaker) -> None:
+        self._waiting.append((run, breaker.name))
+        self._has_waiting.set()
+
+    async def run(self) -> None:
+        """Ask for those who wait, one after the other: what one hears may be the answer for the next."""
+        while True:
+            await self._has_waiting.wait()
+            self._has_waiting.clear()
+            waiting, self._waiting = self._waiting, []
+            for run, name in waiting:
+                await self.flush()  # what was noted before may decide
+                panel = self._engine.panel
+                answer = panel.look(name) or await panel.enter(self._engine.store, name)
+                if isinstance(answer, Pass) and answer.permit is not None:
+                    run.permit = answer.permit
+                    self._probes[run.permit.id] = BreakerReport(name, Finding.UNDER_WAY, run.permit)
+                self._answered(run, answer)
+
+    def finished(self, run: Run, breaker: Breaker, outcome: Outcome) -> Transition | None:
+        """A run that has passed is over.
+
+        One that was a probe and has failed has told what it was let through for. That is not to be charged to its job,
+        which would not live through a long outage: it waits like the others. The transition for that, if it is so.
+        """
+        finding = _find(breaker, outcome)
+        is_probe = run.permit is not None
+        self._say(run, breaker, outcome, finding)
+        if not is_probe or finding is not Finding.FAILED or run.job.delivery is Delivery.AT_MOST_ONCE:
+            return None
+        assert isinstance(outcome, Raised)
+        delay = pause(BreakerRecord(breaker.name, breaker.policy, reset_in=breaker.policy.reset), self._engine.chance())
+        return lifecycle.after_wait(run.job, outcome.failure, delay)
+
+    def _say(self, run: Run, breaker: Breaker, outcome: Outcome, finding: Finding) -> None:
+        permit, run.permit = run.permit, None
+        if permit is not None:
+            self._probes.pop(permit.id, None)
+        elif finding is Finding.NOTHING:
+            return
+        panel = self._engine.panel
+        if permit is not None or finding is Finding.FAILED or panel.is_doubtful(breaker.name):
+            error_type = outcome.failure.error_type if isinstance(outcome, Raised) else None
+            error_type = error_type if finding is Finding.FAILED else None
+            panel.note(BreakerReport(breaker.name, finding, permit, error_type=error_type))
+
+    # ── keeping up to date ───────────────────────────────────────────────────────────────────────────────────────────
+
+    async def attend(self) -> None:
+        """Keep the panel up to date, and pass on what is noted there, until cancelled."""
+        panel = self._engine.panel
+        wake = self._wake
+        panel.attend(wake)
+        try:
+            async with asyncio.TaskGroup() as services:
+                for service in (self._listen, self._poll, self._tell):
+                    services.create_task(service())
+        finally:
+            panel.leave(wake)
+
+    def _wake(self) -> None:
+        """From any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and its jobs are nobody's any more
+            self._loop.call_soon_threadsafe(self._has_news.set)
+
+    async def flush(self) -> bool:
+        """Pass on all that was noted so far."""
+        async with self._turn:
+            return await self._engine.panel.flush(self._engine.store)
+
+    async def _tell(self) -> None:
+        while True:
+            await self._has_news.wait()
+            self._has_news.clear()
+            if not await self.flush():
+                self._has_news.set()
+                await asyncio.sleep(random.uniform(0.5, 1.5))
+            await asyncio.sleep(_TELL_EVERY)
+
+    async def _listen(self) -> None:
+        engine = self._engine
+        while True:
+            if engine.breakers:
+                try:
+                    async with engine.store.changes([HintKind.BREAKERS]) as hints:
+                        await engine.panel.refresh(engine.store)
+                        async for _ in hints:
+                            await engine.panel.refresh(engine.store)
+                except HoldfastError as error:
+                    log.warning("can't listen for breakers, polling instead: %s", error)
+            await asyncio.sleep(random.uniform(0.5, 1.5))
+
+    async def _poll(self) -> None:
+        engine = self._engine
+        while True:
+            await asyncio.sleep(_POLL_EVERY * random.uniform(0.8, 1.2))
+            for report in list(self._probes.values()):
+                engine.panel.note(report)
+            if engine.breakers:
+                with contextlib.suppress(HoldfastError):
+                    await engine.panel.refresh(engine.store)
+
+
+def held_back(job: ClaimedJob, breaker: Breaker, wait: Wait) -> Transition:
+    """What becomes of a job that was not let through. It has not started, so that goes for at-most-once jobs too."""
+    message = f"It waits for the breaker {breaker.name!r}, which is open."
+    return lifecycle.after_wait(job, Failure(FailureKind.WAITED, "BreakerOpen", message), wait.delay)
+
+
+def _find(breaker: Breaker, outcome: Outcome) -> Finding:
+    match outcome:
+        case Completed():
+            return Finding.SUCCEEDED
+        case Raised(is_outage=True):
+            return Finding.FAILED
+        case Raised(failure=Failure(kind=FailureKind.TIMEOUT)) if breaker.counts_timeouts:
+            return Finding.FAILED
+        case _:
+            return Finding.NOTHING
