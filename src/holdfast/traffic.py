@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from enum import IntEnum
-from typing import Protocol
+from typing import Any, Protocol, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -21,6 +21,8 @@ from msgspec.structs import replace
 
 from holdfast.gates import Gate, GateKind, LineRule, declared, made, opens_at, room, taken, to_open, vacated
 from holdfast.job import FINAL, JobRecord, Stage
+
+Result = TypeVar("Result")
 
 
 class LineState(IntEnum):
@@ -44,10 +46,14 @@ class Line(msgspec.Struct, frozen=True):
     """The gate that it waits for."""
     turn: int = 0
     """Among the open lines of one queue and priority, the lowest is next."""
+    tenant: UUID | None = None
+    """That of its gates which gives turns to all lines of a tenant."""
 
 
 def line_of(rule: LineRule, queue: str, priority: int) -> Line:
-    return Line(rule.id_for(queue, priority), queue, priority, tuple(gate.id for gate in rule.gates))
+    fair = rule.of(GateKind.FAIR)
+    gates = tuple(gate.id for gate in rule.gates)
+    return Line(rule.id_for(queue, priority), queue, priority, gates, tenant=None if fair is None else fair.id)
 
 
 def opened(line: Line, gates: Mapping[UUID, Gate], current: int) -> tuple[Line, Gate | None]:
@@ -56,7 +62,7 @@ def opened(line: Line, gates: Mapping[UUID, Gate], current: int) -> tuple[Line, 
     Who comes new, or was away, begins with those whose turn it is: what he did not use is not made up for. The lines
     of one tenant get turns one after the other, so that many lines get no more than one.
     """
-    tenant = next((gates[id] for id in line.gates if gates[id].kind is GateKind.FAIR), None)
+    tenant = None if line.tenant is None else gates[line.tenant]
     turn = max(line.turn, current)
     if tenant is not None:
         turn = max(turn, tenant.turn + 1)
@@ -152,33 +158,43 @@ def _is_held(gate: Gate, through: Sequence[UUID]) -> bool:
 
 
 class Ledger(Protocol):
-    """Where a store keeps lines and gates, within one transaction."""
+    """Where a store keeps lines and gates, within one transaction. One that never waits is used with `at_once`."""
 
-    def lines(self, ids: Iterable[UUID]) -> dict[UUID, Line]: ...
+    async def lines(self, ids: Iterable[UUID]) -> dict[UUID, Line]: ...
 
-    def gates(self, ids: Iterable[UUID]) -> dict[UUID, Gate]: ...
+    async def gates(self, ids: Iterable[UUID]) -> dict[UUID, Gate]: ...
 
-    def open_lines(self, queue: str, priority: int, most: int) -> list[Line]:
+    async def open_lines(self, queue: str, priority: int, most: int) -> list[Line]:
         """Those whose turn is next."""
         ...
 
-    def parked(self, wanted: Mapping[UUID, int]) -> list[Line]:
+    async def parked(self, wanted: Mapping[UUID, int]) -> list[Line]:
         """At each gate, so many of those that are parked there: by priority, then by turn."""
         ...
 
-    def current_turns(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    async def current_turns(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """The lowest turn of the open lines of each queue and priority; nothing where there is none."""
         ...
 
-    def ready(self, lines: Sequence[UUID], most: int) -> dict[UUID, list[UUID]]:
-        """The ready jobs of each line, the next one first, at most so many."""
+    async def ready(self, wanted: Mapping[UUID, int]) -> dict[UUID, list[UUID]]:
+        """The ready jobs of each line, the next one first, at most so many of each."""
         ...
 
-    def lines_of_ready(self, jobs: Sequence[UUID]) -> dict[UUID, UUID]:
+    async def lines_of_ready(self, jobs: Sequence[UUID]) -> dict[UUID, UUID]:
         """In which lines those of these jobs stand that are ready."""
         ...
 
-    def save(self, lines: Iterable[Line], gates: Iterable[Gate]) -> None: ...
+    async def save(self, lines: Iterable[Line], gates: Iterable[Gate]) -> None: ...
+
+
+def at_once(decision: Coroutine[Any, Any, Result]) -> Result:
+    """Come to a decision with a ledger that answers without waiting for anything: no event loop is needed for that."""
+    try:
+        decision.send(None)
+    except StopIteration as end:
+        return cast("Result", end.value)
+    decision.close()
+    raise RuntimeError("This ledger waits for its answers. Await the decision instead.")
 
 
 class Departure(msgspec.Struct, frozen=True):
@@ -201,31 +217,32 @@ def departure(before: JobRecord, after: JobRecord) -> Departure | None:
     return Departure(after.id, after.line, was_active, is_over, after.stage is Stage.DEAD)
 
 
-def enter(ledger: Ledger, rules: Iterable[tuple[LineRule, str, int]]) -> None:
+async def enter(ledger: Ledger, rules: Iterable[tuple[LineRule, str, int]]) -> None:
     """Jobs under these rules, in these queues with these priorities, are coming in."""
     wanted = {rule.id_for(queue, priority): (rule, queue, priority) for rule, queue, priority in rules}
     if not wanted:
         return
-    known = ledger.lines(wanted)
+    known = await ledger.lines(wanted)
     fresh = [line_of(*each) for id, each in wanted.items() if id not in known]
     named = {gate.id: gate for rule, _, _ in wanted.values() for gate in rule.gates}
-    before = ledger.gates(named)
+    before = await ledger.gates(named)
     after = {id: declared(before[id], rule) if id in before else made(rule) for id, rule in named.items()}
     for line in fresh:
         for id in line.gates:
             after[id] = replace(after[id], lines=after[id].lines + 1)
-    ledger.save(fresh, [gate for id, gate in after.items() if before.get(id) != gate])
+    await ledger.save(fresh, [gate for id, gate in after.items() if before.get(id) != gate])
 
 
-def wake(ledger: Ledger, ids: Iterable[UUID]) -> frozenset[str]:
+async def wake(ledger: Ledger, ids: Iterable[UUID]) -> frozenset[str]:
     """Jobs have become ready in these lines. Which queues have work now that they did not have before."""
-    return _open(ledger, [line for line in ledger.lines(ids).values() if line.state is not LineState.OPEN], {})
+    lines = await ledger.lines(ids)
+    return await _open(ledger, [line for line in lines.values() if line.state is not LineState.OPEN], {})
 
 
-def leave(ledger: Ledger, departures: Sequence[Departure], now: int) -> frozenset[str]:
+async def leave(ledger: Ledger, departures: Sequence[Departure], now: int) -> frozenset[str]:
     """Jobs have left. Which queues have work now that they did not have before."""
-    lines = ledger.lines({each.line for each in departures})
-    gates = ledger.gates({id for line in lines.values() for id in line.gates})
+    lines = await ledger.lines({each.line for each in departures})
+    gates = await ledger.gates({id for line in lines.values() for id in line.gates})
     after = dict(gates)
     for each in departures:
         for id in lines[each.line].gates if each.line in lines else ():
@@ -233,30 +250,30 @@ def leave(ledger: Ledger, departures: Sequence[Departure], now: int) -> frozense
             is_over = each.is_over and not (each.is_dead and gate.is_blocking)
             after[id] = vacated(gate, each.job, was_active=each.was_active, is_over=is_over)
     changed = {id: gate for id, gate in after.items() if gate != gates[id]}
-    ledger.save([], changed.values())
-    return release(ledger, changed, now)
+    await ledger.save([], changed.values())
+    return await release(ledger, changed, now)
 
 
-def ripen(ledger: Ledger, gates: Mapping[UUID, Gate], now: int) -> frozenset[str]:
+async def ripen(ledger: Ledger, gates: Mapping[UUID, Gate], now: int) -> frozenset[str]:
     """The time of these gates has come. Which queues have work now."""
     after = {id: replace(gate, next_at=opens_at(gate, now)) for id, gate in gates.items()}
-    ledger.save([], after.values())
-    return release(ledger, after, now)
+    await ledger.save([], after.values())
+    return await release(ledger, after, now)
 
 
-def release(ledger: Ledger, gates: Mapping[UUID, Gate], now: int) -> frozenset[str]:
+async def release(ledger: Ledger, gates: Mapping[UUID, Gate], now: int) -> frozenset[str]:
     """Open what is parked at these gates, as far as they have room. Which queues have work now."""
     wanted = {id: number for id, gate in gates.items() if (number := to_open(gate, now)) > 0}
-    return _open(ledger, ledger.parked(wanted), gates) if wanted else frozenset()
+    return await _open(ledger, await ledger.parked(wanted), gates) if wanted else frozenset()
 
 
-def forget(ledger: Ledger, lines: Sequence[Line]) -> None:
+async def forget(ledger: Ledger, lines: Sequence[Line]) -> None:
     """These lines are closed, and no job is known that stood in them."""
-    gates = ledger.gates({id for line in lines for id in line.gates})
+    gates = await ledger.gates({id for line in lines for id in line.gates})
     for line in lines:
         for id in line.gates:
             gates[id] = replace(gates[id], lines=gates[id].lines - 1)
-    ledger.save([], gates.values())
+    await ledger.save([], gates.values())
 
 
 class Claimed(msgspec.Struct, frozen=True):
@@ -270,40 +287,42 @@ class Claimed(msgspec.Struct, frozen=True):
     """Those that have work now that they did not have before."""
 
 
-def claim(ledger: Ledger, queue: str, priority: int, slots: int, now: int, *, most_rated: int | None = None) -> Claimed:
+async def claim(
+    ledger: Ledger, queue: str, priority: int, slots: int, now: int, *, most_rated: int | None = None
+) -> Claimed:
     """Take ready jobs from the lines of one queue and priority, at most so many; `most_rated` of those under a rate."""
     jobs: list[UUID] = []
     rated = 0
     queues: frozenset[str] = frozenset()
     while len(jobs) < slots:
-        lines = ledger.open_lines(queue, priority, slots - len(jobs))
-        gates = ledger.gates({id for line in lines for id in line.gates})
+        lines = await ledger.open_lines(queue, priority, slots - len(jobs))
+        gates = await ledger.gates({id for line in lines for id in line.gates})
         if not lines:
             break
-        quotas = _quotas(lines, gates, slots - len(jobs))
-        ready = _candidates(ledger, lines, gates, quotas, frozenset(jobs))
+        quotas = _quotas(lines, slots - len(jobs))
+        ready = await _candidates(ledger, lines, gates, quotas, frozenset(jobs))
         rated_left = None if most_rated is None else most_rated - rated
         allotted = allot(lines, gates, ready, slots - len(jobs), now, quotas=quotas, most_rated=rated_left)
         if not allotted.lines:
             break
-        ledger.save(allotted.lines, [gate for id, gate in allotted.gates.items() if gate != gates[id]])
+        await ledger.save(allotted.lines, [gate for id, gate in allotted.gates.items() if gate != gates[id]])
         # What was opened for a gate's sake may have made no use of it: then it is the turn of others that are parked.
-        queues |= release(ledger, allotted.gates, now)
+        queues |= await release(ledger, allotted.gates, now)
         jobs += allotted.jobs
         rated += allotted.rated
     return Claimed(jobs, rated, queues)
 
 
-def _quotas(lines: Sequence[Line], gates: Mapping[UUID, Gate], slots: int) -> dict[UUID, int]:
+def _quotas(lines: Sequence[Line], slots: int) -> dict[UUID, int]:
     """How many jobs of each line to look at: enough for twice its part, if every tenant gets the same."""
-    tenants = {line.id: next((id for id in line.gates if gates[id].kind is GateKind.FAIR), line.id) for line in lines}
+    tenants = {line.id: line.tenant or line.id for line in lines}
     sizes = Counter(tenants.values())
     parts = {line: -(-2 * slots // (len(sizes) * sizes[tenant])) for line, tenant in tenants.items()}
     # Powers of two, since those with the same quota are looked up together.
     return {line: min(slots, 1 << (part - 1).bit_length()) for line, part in parts.items()}
 
 
-def _candidates(
+async def _candidates(
     ledger: Ledger,
     lines: Sequence[Line],
     gates: Mapping[UUID, Gate],
@@ -315,23 +334,21 @@ def _candidates(
     If its order is held, that is the holder, wherever it stands, or nobody.
     """
     holders = {line.id: holder for line in lines for id in line.gates if (holder := gates[id].holder) is not None}
-    back = ledger.lines_of_ready(list(set(holders.values()) - taken)) if holders else {}
+    back = await ledger.lines_of_ready(list(set(holders.values()) - taken)) if holders else {}
     found = {line: [job] if back.get(job) == line else [] for line, job in holders.items()}
-    by_quota: dict[int, list[UUID]] = {}
-    for line in lines:
-        if line.id not in holders:
-            by_quota.setdefault(quotas[line.id], []).append(line.id)
-    for quota, ids in by_quota.items():
-        for id, jobs in ledger.ready(ids, quota + len(taken)).items():
-            found[id] = [job for job in jobs if job not in taken][:quota]
+    wanted = {line.id: quotas[line.id] + len(taken) for line in lines if line.id not in holders}
+    ready = await ledger.ready(wanted) if wanted else {}
+    for id, jobs in ready.items():
+        found[id] = [job for job in jobs if job not in taken][: quotas[id]]
     return found
 
 
-def _open(ledger: Ledger, lines: Sequence[Line], gates: Mapping[UUID, Gate]) -> frozenset[str]:
+async def _open(ledger: Ledger, lines: Sequence[Line], gates: Mapping[UUID, Gate]) -> frozenset[str]:
     if not lines:
         return frozenset()
-    known = {**ledger.gates({id for line in lines for id in line.gates} - gates.keys()), **gates}
-    current = ledger.current_turns({(line.queue, line.priority) for line in lines})
+    tenants = {line.tenant for line in lines if line.tenant is not None}
+    known = {**await ledger.gates(tenants - gates.keys()), **gates}
+    current = await ledger.current_turns({(line.queue, line.priority) for line in lines})
     opening: list[Line] = []
     moved: dict[UUID, Gate] = {}
     for line in sorted(lines, key=lambda line: (line.turn, line.id)):
@@ -341,7 +358,7 @@ def _open(ledger: Ledger, lines: Sequence[Line], gates: Mapping[UUID, Gate]) -> 
         opening.append(line)
         if tenant is not None:
             known[tenant.id] = moved[tenant.id] = tenant
-    ledger.save(opening, moved.values())
+    await ledger.save(opening, moved.values())
     return frozenset(line.queue for line in opening)
 
 

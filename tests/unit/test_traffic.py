@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from holdfast import traffic
 from holdfast.gates import GateKind, GateRule, LineRule, to_open
 from holdfast.stores.memory_ledger import MemoryLedger
-from holdfast.traffic import Departure, LineState, lines_share
+from holdfast.traffic import Departure, LineState, at_once, lines_share
 
 SECOND = 1_000_000
 QUEUE = "q"
@@ -38,9 +38,9 @@ class World:
         job = UUID(int=self.last)
         line = rule.id_for(QUEUE, priority)
         self.line_of[job], self.rule_of[job] = line, rule
-        traffic.enter(self.ledger, [(rule, QUEUE, priority)])
+        at_once(traffic.enter(self.ledger, [(rule, QUEUE, priority)]))
         self.ready.setdefault(line, []).append(job)
-        traffic.wake(self.ledger, [line])
+        at_once(traffic.wake(self.ledger, [line]))
         return job
 
     def ready_where(self, job: UUID) -> UUID | None:
@@ -50,7 +50,9 @@ class World:
     def claim(self, slots: int, *, most_rated: int | None = None) -> list[UUID]:
         found: list[UUID] = []
         for priority in sorted(self.ledger.open_priorities(QUEUE), reverse=True):
-            claimed = traffic.claim(self.ledger, QUEUE, priority, slots - len(found), self.now, most_rated=most_rated)
+            claimed = at_once(
+                traffic.claim(self.ledger, QUEUE, priority, slots - len(found), self.now, most_rated=most_rated)
+            )
             for job in claimed.jobs:
                 self.ready[self.line_of[job]].remove(job)
                 self.active[job] = None
@@ -65,23 +67,23 @@ class World:
         if not is_over:
             self.resting[job] = None
         departure = Departure(job, self.line_of[job], was_active=True, is_over=is_over, is_dead=is_dead)
-        traffic.leave(self.ledger, [departure], self.now)
+        at_once(traffic.leave(self.ledger, [departure], self.now))
 
     def rouse(self, job: UUID) -> None:
         del self.resting[job]
         line = self.line_of[job]
         self.ready[line].append(job)
-        traffic.wake(self.ledger, [line])
+        at_once(traffic.wake(self.ledger, [line]))
 
     def drop(self, job: UUID) -> None:
         """It is cancelled while it waits."""
         line = self.line_of[job]
         self.ready[line].remove(job)
-        traffic.leave(self.ledger, [Departure(job, line, was_active=False, is_over=True)], self.now)
+        at_once(traffic.leave(self.ledger, [Departure(job, line, was_active=False, is_over=True)], self.now))
 
     def advance(self, by: int) -> None:
         self.now += by
-        traffic.ripen(self.ledger, self.ledger.due_gates(self.now), self.now)
+        at_once(traffic.ripen(self.ledger, self.ledger.due_gates(self.now), self.now))
 
     def check(self) -> None:
         gates = {gate.id: gate for gate in self.ledger.all_gates()}

@@ -72,7 +72,7 @@ from holdfast.stores.filters import check_filter, passes
 from holdfast.stores.hints import HintHub
 from holdfast.stores.memory_ledger import MemoryLedger
 from holdfast.stores.memory_schedules import MemorySchedules
-from holdfast.traffic import Departure, lines_share
+from holdfast.traffic import Departure, at_once, lines_share
 
 _BATCH = 1000
 
@@ -132,7 +132,9 @@ class MemoryStore:
         records = [lifecycle.admit(new, now) for new in fresh]
         self._refuse_beyond_bounds(records, frozenset(new.id for new in fresh if new.is_exempt))
         self._keys |= taken
-        traffic.enter(self._ledger, [(new.line, new.queue, new.priority) for new in fresh if new.line is not None])
+        at_once(
+            traffic.enter(self._ledger, [(new.line, new.queue, new.priority) for new in fresh if new.line is not None])
+        )
         for record in records:
             self._put(None, record)
         self._move_in_lines()
@@ -201,7 +203,9 @@ class MemoryStore:
             left = slots - len(picked)
             mine = [job for job in plain if job.priority == priority]
             share = lines_share(left, len(mine), coin) if priority in lined_at else 0
-            lined = traffic.claim(self._ledger, queue, priority, share, to_microseconds(now), most_rated=most_rated)
+            lined = at_once(
+                traffic.claim(self._ledger, queue, priority, share, to_microseconds(now), most_rated=most_rated)
+            )
             most_rated = None if most_rated is None else most_rated - lined.rated
             self._ring(HintKind.WORK, lined.queues)
             picked += [*map(self._jobs.__getitem__, lined.jobs), *mine[: left - len(lined.jobs)]]
@@ -263,7 +267,7 @@ class MemoryStore:
             self._ring_for_work([self._put(job, lifecycle.ripen(job)) for job in ripe])
             self._move_in_lines()
             moment = to_microseconds(now)
-            self._ring(HintKind.WORK, traffic.ripen(self._ledger, self._ledger.due_gates(moment), moment))
+            self._ring(HintKind.WORK, at_once(traffic.ripen(self._ledger, self._ledger.due_gates(moment), moment)))
             next_times = [job.due_at for job in scheduled[len(ripe) :][:1]]
             if (opening := self._ledger.next_at()) is not None:
                 next_times.append(from_microseconds(opening))
@@ -678,11 +682,13 @@ class MemoryStore:
             and (before is None or before.stage is not Stage.READY)
         }
         if woken:
-            traffic.wake(self._ledger, woken)
+            at_once(traffic.wake(self._ledger, woken))
 
     def _leave(self, departures: Sequence[Departure]) -> None:
         if departures:
-            self._ring(HintKind.WORK, traffic.leave(self._ledger, departures, to_microseconds(self._clock.now())))
+            self._ring(
+                HintKind.WORK, at_once(traffic.leave(self._ledger, departures, to_microseconds(self._clock.now())))
+            )
 
     def _forget(self, ids: Sequence[UUID]) -> None:
         jobs = [self._jobs.pop(id) for id in ids]

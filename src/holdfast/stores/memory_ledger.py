@@ -7,7 +7,7 @@ from uuid import UUID
 
 from holdfast import traffic
 from holdfast.gates import Gate, is_idle
-from holdfast.traffic import Line, LineState
+from holdfast.traffic import Line, LineState, at_once
 
 
 class MemoryLedger:
@@ -19,27 +19,27 @@ class MemoryLedger:
         self._lines: dict[UUID, Line] = {}
         self._gates: dict[UUID, Gate] = {}
 
-    def lines(self, ids: Iterable[UUID]) -> dict[UUID, Line]:
+    async def lines(self, ids: Iterable[UUID]) -> dict[UUID, Line]:
         return {id: self._lines[id] for id in ids if id in self._lines}
 
-    def gates(self, ids: Iterable[UUID]) -> dict[UUID, Gate]:
+    async def gates(self, ids: Iterable[UUID]) -> dict[UUID, Gate]:
         return {id: self._gates[id] for id in ids if id in self._gates}
 
-    def open_lines(self, queue: str, priority: int, most: int) -> list[Line]:
+    async def open_lines(self, queue: str, priority: int, most: int) -> list[Line]:
         mine = [line for line in self._open() if line.queue == queue and line.priority == priority]
         return sorted(mine, key=lambda line: (line.turn, line.id))[:most]
 
     def open_priorities(self, queue: str) -> set[int]:
         return {line.priority for line in self._open() if line.queue == queue}
 
-    def parked(self, wanted: Mapping[UUID, int]) -> list[Line]:
+    async def parked(self, wanted: Mapping[UUID, int]) -> list[Line]:
         found: list[Line] = []
         for gate, most in wanted.items():
             mine = [line for line in self._lines.values() if line.parked_at == gate]
             found += sorted(mine, key=lambda line: (-line.priority, line.turn, line.id))[:most]
         return found
 
-    def current_turns(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    async def current_turns(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         turns: dict[tuple[str, int], int] = {}
         wanted = set(places)
         for line in self._open():
@@ -48,10 +48,10 @@ class MemoryLedger:
                 turns[place] = min(line.turn, turns.get(place, line.turn))
         return turns
 
-    def ready(self, lines: Sequence[UUID], most: int) -> dict[UUID, list[UUID]]:
-        return {id: list(self._ready_in(id)[:most]) for id in lines}
+    async def ready(self, wanted: Mapping[UUID, int]) -> dict[UUID, list[UUID]]:
+        return {id: list(self._ready_in(id)[:most]) for id, most in wanted.items()}
 
-    def lines_of_ready(self, jobs: Sequence[UUID]) -> dict[UUID, UUID]:
+    async def lines_of_ready(self, jobs: Sequence[UUID]) -> dict[UUID, UUID]:
         return {job: line for job in jobs if (line := self._ready_where(job)) is not None}
 
     def due_gates(self, now: int) -> dict[UUID, Gate]:
@@ -60,14 +60,14 @@ class MemoryLedger:
     def next_at(self) -> int | None:
         return min((gate.next_at for gate in self._gates.values() if gate.next_at is not None), default=None)
 
-    def save(self, lines: Iterable[Line], gates: Iterable[Gate]) -> None:
+    async def save(self, lines: Iterable[Line], gates: Iterable[Gate]) -> None:
         self._lines |= {line.id: line for line in lines}
         self._gates |= {gate.id: gate for gate in gates}
 
     def forget(self, known: set[UUID], now: int) -> None:
         """Forget lines that are closed and in which no job stood that is known, and gates that nobody needs."""
         lines = [line for line in self._lines.values() if line.state is LineState.CLOSED and line.id not in known]
-        traffic.forget(self, lines)
+        at_once(traffic.forget(self, lines))
         for line in lines:
             del self._lines[line.id]
         self._gates = {id: gate for id, gate in self._gates.items() if not is_idle(gate, now)}

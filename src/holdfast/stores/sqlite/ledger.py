@@ -10,7 +10,7 @@ from holdfast import traffic
 from holdfast.gates import Gate, is_idle
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.statements import chunks
-from holdfast.traffic import Line
+from holdfast.traffic import Line, at_once
 
 if TYPE_CHECKING:
     from holdfast.stores.sqlite.transaction import Transaction
@@ -29,35 +29,33 @@ class SqliteLedger:
         self._lines: dict[UUID, Line] = {}
         self._gates: dict[UUID, Gate] = {}
 
-    def lines(self, ids: Iterable[UUID]) -> dict[UUID, Line]:
+    async def lines(self, ids: Iterable[UUID]) -> dict[UUID, Line]:
         wanted = set(ids)
         for chunk in chunks([id.bytes for id in wanted if id not in self._lines]):
             self._keep(rows.read_lines(self._it.answer("lines", chunk, len(chunk))))
         return {id: self._lines[id] for id in wanted if id in self._lines}
 
-    def gates(self, ids: Iterable[UUID]) -> dict[UUID, Gate]:
+    async def gates(self, ids: Iterable[UUID]) -> dict[UUID, Gate]:
         wanted = set(ids)
         for chunk in chunks([id.bytes for id in wanted if id not in self._gates]):
             self._gates |= {gate.id: gate for gate in rows.read_gates(self._it.answer("gates", chunk, len(chunk)))}
         return {id: self._gates[id] for id in wanted if id in self._gates}
 
-    def open_lines(self, queue: str, priority: int, most: int) -> list[Line]:
+    async def open_lines(self, queue: str, priority: int, most: int) -> list[Line]:
         return self._keep(rows.read_lines(self._it.answer("open_lines", (queue, priority, most))))
 
     def open_priorities(self, queue: str) -> set[int]:
         return {priority for (priority,) in self._it.execute("open_priorities", (queue,))}
 
-    def parked(self, wanted: Mapping[UUID, int]) -> list[Line]:
-        by_number: dict[int, list[bytes]] = {}
-        for gate, most in wanted.items():
-            by_number.setdefault(min(most, _MOST_PARKED), []).append(gate.bytes)
+    async def parked(self, wanted: Mapping[UUID, int]) -> list[Line]:
         found: list[Line] = []
-        for most, gates in by_number.items():
+        for most, gates in _by_number(wanted):
             for chunk in chunks(gates):
-                found += rows.read_lines(self._it.answer("parked_lines", (most, *chunk), len(chunk)))
+                some = min(most, _MOST_PARKED)
+                found += rows.read_lines(self._it.answer("parked_lines", (some, *chunk), len(chunk)))
         return self._keep(found)
 
-    def current_turns(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    async def current_turns(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         turns: dict[tuple[str, int], int] = {}
         for place in places:
             ((turn,),) = self._it.execute("current_turn", place)
@@ -65,16 +63,17 @@ class SqliteLedger:
                 turns[place] = turn
         return turns
 
-    def ready(self, lines: Sequence[UUID], most: int) -> dict[UUID, list[UUID]]:
+    async def ready(self, wanted: Mapping[UUID, int]) -> dict[UUID, list[UUID]]:
         self._it.flush()
-        found: dict[UUID, list[UUID]] = {id: [] for id in lines}
-        for chunk in chunks([id.bytes for id in lines]):
-            text = self._it.answer("ready_in_lines", (self._it.microseconds, most, *chunk), len(chunk))
-            for line, job in rows.read_pairs(text):
-                found[line].append(job)
+        found: dict[UUID, list[UUID]] = {id: [] for id in wanted}
+        for most, lines in _by_number(wanted):
+            for chunk in chunks(lines):
+                text = self._it.answer("ready_in_lines", (self._it.microseconds, most, *chunk), len(chunk))
+                for line, job in rows.read_pairs(text):
+                    found[line].append(job)
         return found
 
-    def lines_of_ready(self, jobs: Sequence[UUID]) -> dict[UUID, UUID]:
+    async def lines_of_ready(self, jobs: Sequence[UUID]) -> dict[UUID, UUID]:
         self._it.flush()
         found: dict[UUID, UUID] = {}
         for chunk in chunks([id.bytes for id in jobs]):
@@ -93,7 +92,7 @@ class SqliteLedger:
         """Forget some lines and gates that nobody needs any more. Where to go on; 0 means from the beginning."""
         ((last, looked_at, text),) = self._it.execute("forgotten_lines", (after, _WINDOW))
         lines = rows.read_lines(text)
-        traffic.forget(self, lines)
+        at_once(traffic.forget(self, lines))
         self._it.change_many("forget_lines", [(line.id.bytes,) for line in lines])
         for line in lines:
             self._lines.pop(line.id, None)
@@ -104,7 +103,7 @@ class SqliteLedger:
             self._gates.pop(UUID(bytes=id), None)
         return int(last) if looked_at == _WINDOW else 0
 
-    def save(self, lines: Iterable[Line], gates: Iterable[Gate]) -> None:
+    async def save(self, lines: Iterable[Line], gates: Iterable[Gate]) -> None:
         changed = self._keep(list(lines))
         self._it.change_many("save_lines", [rows.line_row(line) for line in changed])
         others = {gate.id: gate for gate in gates}
@@ -114,3 +113,11 @@ class SqliteLedger:
     def _keep(self, lines: list[Line]) -> list[Line]:
         self._lines |= {line.id: line for line in lines}
         return lines
+
+
+def _by_number(wanted: Mapping[UUID, int]) -> list[tuple[int, list[bytes]]]:
+    """Those of which the same number is wanted are asked for together."""
+    groups: dict[int, list[bytes]] = {}
+    for id, number in wanted.items():
+        groups.setdefault(number, []).append(id.bytes)
+    return list(groups.items())

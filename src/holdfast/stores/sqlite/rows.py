@@ -209,6 +209,7 @@ class _LineRow(msgspec.Struct, array_like=True, gc=False):
     state: LineState
     parked_at: str
     turn: int
+    tenant: str
 
 
 class _GateRow(msgspec.Struct, array_like=True, gc=False):
@@ -235,7 +236,16 @@ _pairs = msgspec.json.Decoder(list[tuple[UUID, UUID]])
 
 def read_lines(text: str) -> list[Line]:
     return [
-        Line(row.id, row.queue, row.priority, _gate_ids(row.gates), row.state, _optional_id(row.parked_at), row.turn)
+        Line(
+            row.id,
+            row.queue,
+            row.priority,
+            _gate_ids(row.gates),
+            row.state,
+            _optional_id(row.parked_at),
+            row.turn,
+            _optional_id(row.tenant),
+        )
         for row in _line_rows.decode(text)
     ]
 
@@ -247,7 +257,8 @@ def _gate_ids(text: str) -> tuple[UUID, ...]:
 def line_row(line: Line) -> Row:
     gates = b"".join([id.bytes for id in line.gates])
     state, parked_at = int(line.state), _optional_bytes(line.parked_at)
-    return line.id.bytes, line.queue, line.priority, gates, state, parked_at, line.turn
+    tenant = _optional_bytes(line.tenant)
+    return line.id.bytes, line.queue, line.priority, gates, state, parked_at, line.turn, tenant
 
 
 def read_gates(text: str) -> list[Gate]:

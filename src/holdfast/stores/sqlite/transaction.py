@@ -25,7 +25,7 @@ from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.ledger import SqliteLedger
 from holdfast.stores.sqlite.rows import Row
 from holdfast.stores.sqlite.statements import Executor, Parameters, chunks, records_statement, statement
-from holdfast.traffic import Departure, lines_share
+from holdfast.traffic import Departure, at_once, lines_share
 
 NEARLY_FULL = 0.75
 """From this part of its bound on, a queue that gets room again says so to producers that may wait for it."""
@@ -299,7 +299,9 @@ class Transaction:
             left = slots - len(claimed)
             plain, numbers = self._plain_jobs(queue, left, token, priority, priority)
             share = lines_share(left, len(plain), bool(token.int & 1))
-            lined = traffic.claim(self._ledger, queue, priority, share, self.microseconds, most_rated=most_rated)
+            lined = at_once(
+                traffic.claim(self._ledger, queue, priority, share, self.microseconds, most_rated=most_rated)
+            )
             self._opened(lined.queues)
             most_rated = None if most_rated is None else most_rated - lined.rated
             for chunk in chunks([id.bytes for id in lined.jobs]):
@@ -342,7 +344,9 @@ class Transaction:
     def _line_up(self, jobs: Sequence[NewJob]) -> None:
         """New jobs come into their lines."""
         lined = [new for new in jobs if new.line is not None]
-        traffic.enter(self._ledger, [(new.line, new.queue, new.priority) for new in lined if new.line is not None])
+        at_once(
+            traffic.enter(self._ledger, [(new.line, new.queue, new.priority) for new in lined if new.line is not None])
+        )
         due = [new for new in lined if lifecycle.due_time(new, self.now) <= self.now]
         self._wake({new.line.id_for(new.queue, new.priority) for new in due if new.line is not None})
 
@@ -366,13 +370,13 @@ class Transaction:
 
     def leave(self, departures: Sequence[Departure]) -> None:
         if departures:
-            self._opened(traffic.leave(self._ledger, departures, self.microseconds))
+            self._opened(at_once(traffic.leave(self._ledger, departures, self.microseconds)))
 
     def ripen_gates(self, most: int) -> int | None:
         """Open the lines whose time has come. When the next one's comes, if any."""
         due = self._ledger.due_gates(self.microseconds, most)
         if due:
-            self._opened(traffic.ripen(self._ledger, due, self.microseconds))
+            self._opened(at_once(traffic.ripen(self._ledger, due, self.microseconds)))
         return self._ledger.next_at()
 
     def forget_lines(self, after: int) -> int:
@@ -381,7 +385,7 @@ class Transaction:
     def _wake(self, lines: Iterable[UUID]) -> None:
         wanted = set(lines)
         if wanted:
-            self._opened(traffic.wake(self._ledger, wanted))
+            self._opened(at_once(traffic.wake(self._ledger, wanted)))
 
     def _opened(self, queues: Iterable[str]) -> None:
         for name in queues:

@@ -61,7 +61,8 @@ create table holdfast_lines (
     gates     blob    not null,
     state     integer not null,
     parked_at blob,
-    turn      integer not null
+    turn      integer not null,
+    tenant    blob
 );
 create index holdfast_open_lines on holdfast_lines (queue, priority desc, turn) where state = 1;
 create index holdfast_parked_lines on holdfast_lines (parked_at, priority desc, turn) where state = 2;

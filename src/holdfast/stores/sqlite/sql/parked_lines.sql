@@ -1,7 +1,8 @@
 -- At each gate, so many of those that are parked there. ?1 how many.
 with given (most) as (select ?1)
 select json_group_array(json_array(
-    hex(line.id), line.queue, line.priority, hex(line.gates), line.state, hex(line.parked_at), line.turn
+    hex(line.id), line.queue, line.priority, hex(line.gates), line.state, hex(line.parked_at), line.turn,
+    hex(line.tenant)
 ))
 from (values /*rows*/(?)/*rows*/) as wanted
 cross join holdfast_lines as line on line.seq in (
