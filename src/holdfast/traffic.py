@@ -285,6 +285,8 @@ class Claimed(msgspec.Struct, frozen=True):
     """How many of them are under a rate."""
     queues: frozenset[str]
     """Those that have work now that they did not have before."""
+    has_timed: bool = False
+    """Whether lines wait for a time now: whoever ticks has to know."""
 
 
 async def claim(
@@ -294,6 +296,7 @@ async def claim(
     jobs: list[UUID] = []
     rated = 0
     queues: frozenset[str] = frozenset()
+    has_timed = False
     while len(jobs) < slots:
         lines = await ledger.open_lines(queue, priority, slots - len(jobs))
         gates = await ledger.gates({id for line in lines for id in line.gates})
@@ -310,7 +313,8 @@ async def claim(
         queues |= await release(ledger, allotted.gates, now)
         jobs += allotted.jobs
         rated += allotted.rated
-    return Claimed(jobs, rated, queues)
+        has_timed |= any(gate.next_at is not None for gate in allotted.gates.values())
+    return Claimed(jobs, rated, queues, has_timed)
 
 
 def _quotas(lines: Sequence[Line], slots: int) -> dict[UUID, int]:

@@ -94,16 +94,16 @@ def lateness_of(client: Client, jobs: Sequence[Job[Any]]) -> float:
 
 def test_workers_that_race_pass_no_limit_and_keep_every_order(client: Client) -> None:
     chance, crowd = random.Random("race"), Crowd(client)
-    for number in range(60 if IS_THOROUGH else 8):
-        for key in "abc":
-            crowd.limited(key, 4, seconds=chance.choice([0.0, 0.005, 0.03]))
-        for key in "uvwxyz":
-            crowd.ordered(key, failures=int(number % 3 == 0))
-        for tenant in "mn":
-            for key in "xyz":
-                crowd.combined(tenant, key, failures=int(number % 4 == 0))
     with ExitStack() as stack:
         workers(stack, client, 3, "-p", "1", "-c", "12")
+        for number in range(60 if IS_THOROUGH else 8):
+            for key in "abc":
+                crowd.limited(key, 4, seconds=chance.choice([0.0, 0.005, 0.03]))
+            for key in "uvwxyz":
+                crowd.ordered(key, failures=int(number % 3 == 0))
+            for tenant in "mn":
+                for key in "xyz":
+                    crowd.combined(tenant, key, failures=int(number % 4 == 0))
         findings = findings_of(client, crowd.jobs, crowd.bounds)
     assert findings.broken == {}
     assert len({event.pid for event in client.history.read("start")}) >= 3, "they did race"
@@ -111,10 +111,10 @@ def test_workers_that_race_pass_no_limit_and_keep_every_order(client: Client) ->
 
 def test_workers_that_race_pass_no_rate_and_use_nearly_all_of_it(client: Client) -> None:
     crowd, windows = Crowd(client), 20 if IS_THOROUGH else 4
-    for key in "ab":
-        crowd.rated(key, windows * RATE)
     with ExitStack() as stack:
         workers(stack, client, 2, "-p", "1", "-c", "12")
+        for key in "ab":
+            crowd.rated(key, windows * RATE)
         client.ends_of(crowd.jobs, 4 * windows * PER + 60)
         findings = findings_of(client, crowd.jobs, crowd.bounds, lateness_of(client, crowd.jobs))
     assert findings.broken == {}

@@ -208,6 +208,8 @@ class MemoryStore:
             )
             most_rated = None if most_rated is None else most_rated - lined.rated
             self._ring(HintKind.WORK, lined.queues)
+            if lined.has_timed:
+                self._ring(HintKind.LATER, {queue})
             picked += [*map(self._jobs.__getitem__, lined.jobs), *mine[: left - len(lined.jobs)]]
         return picked
 

@@ -303,6 +303,8 @@ class Transaction:
                 traffic.claim(self._ledger, queue, priority, share, self.microseconds, most_rated=most_rated)
             )
             self._opened(lined.queues)
+            if lined.has_timed:
+                self.hint(HintKind.LATER, (queue,))
             most_rated = None if most_rated is None else most_rated - lined.rated
             for chunk in chunks([id.bytes for id in lined.jobs]):
                 ((text, seqs),) = self._connection.execute(statement("claim_by_id", len(chunk)), (token.hex, *chunk))
