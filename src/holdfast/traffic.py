@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter, deque
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -23,6 +24,7 @@ from holdfast.gates import Gate, GateKind, LineRule, declared, made, opens_at, r
 from holdfast.job import FINAL, JobRecord, Stage
 
 Result = TypeVar("Result")
+Entry = TypeVar("Entry")
 
 
 class LineState(IntEnum):
@@ -163,6 +165,10 @@ class Ledger(Protocol):
     async def lines(self, ids: Iterable[UUID]) -> dict[UUID, Line]: ...
 
     async def gates(self, ids: Iterable[UUID]) -> dict[UUID, Gate]: ...
+
+    async def open_priorities(self, queue: str) -> set[int]:
+        """The priorities at which a queue has open lines."""
+        ...
 
     async def open_lines(self, queue: str, priority: int, most: int) -> list[Line]:
         """Those whose turn is next."""
@@ -315,6 +321,58 @@ async def claim(
         rated += allotted.rated
         has_timed |= any(gate.next_at is not None for gate in allotted.gates.values())
     return Claimed(jobs, rated, queues, has_timed)
+
+
+@dataclass(frozen=True)
+class Picked(Generic[Entry]):
+    """What a claim takes from a queue with lines: jobs beside them as they were found, those in lines by their ids."""
+
+    jobs: list[Entry | UUID]
+    """In the order to start in."""
+    rated: int
+    """How many of them are under a rate."""
+    queues: frozenset[str]
+    """Those that have work now that they did not have before."""
+    has_timed: bool
+    """Whether lines wait for a time now: whoever ticks has to know."""
+
+
+PlainJobs = Callable[[int, int, int], Awaitable[Sequence[Entry]]]
+"""Ready jobs of a queue that stand in no line: from the lowest to the highest of these priorities, at most so many."""
+
+
+async def pick(
+    ledger: Ledger,
+    plain_jobs: PlainJobs[Entry],
+    queue: str,
+    slots: int,
+    now: int,
+    *,
+    coin: bool,
+    most_rated: int | None,
+) -> Picked[Entry]:
+    """Take jobs from a queue that has open lines: by priority, and of the same priority some of either kind."""
+    picked: list[Entry | UUID] = []
+    rated = 0
+    queues: frozenset[str] = frozenset()
+    has_timed = False
+    highest = 9
+    for priority in [*sorted(await ledger.open_priorities(queue), reverse=True), -1]:
+        if priority < highest:
+            picked += await plain_jobs(priority + 1, highest, slots - len(picked))
+        left = slots - len(picked)
+        if priority < 0 or left <= 0:
+            break
+        plain = await plain_jobs(priority, priority, left)
+        share = lines_share(left, len(plain), coin)
+        rated_left = None if most_rated is None else most_rated - rated
+        lined = await claim(ledger, queue, priority, share, now, most_rated=rated_left)
+        rated += lined.rated
+        queues |= lined.queues
+        has_timed |= lined.has_timed
+        picked += [*lined.jobs, *plain[: left - len(lined.jobs)]]
+        highest = priority - 1
+    return Picked(picked, rated, queues, has_timed)
 
 
 def _quotas(lines: Sequence[Line], slots: int) -> dict[UUID, int]:

@@ -8,10 +8,10 @@ import pytest
 
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import ManualClock
-from holdfast.testing.store_contract import RETENTION, Harness, LineContract, StoreContract
+from holdfast.testing.store_contract import RETENTION, Harness, StoreContract
 
 
-class TestMemory(LineContract, StoreContract):
+class TestMemory(StoreContract):
     @pytest.fixture
     async def harness(self) -> AsyncIterator[Harness]:
         clock = ManualClock()

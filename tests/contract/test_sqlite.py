@@ -10,10 +10,10 @@ import pytest
 
 from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing import ManualClock
-from holdfast.testing.store_contract import RETENTION, Harness, LineContract, StoreContract
+from holdfast.testing.store_contract import RETENTION, Harness, StoreContract
 
 
-class TestSqlite(LineContract, StoreContract):
+class TestSqlite(StoreContract):
     @pytest.fixture
     async def harness(self, tmp_path: Path) -> AsyncIterator[Harness]:
         clock = ManualClock()

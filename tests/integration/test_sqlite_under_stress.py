@@ -193,7 +193,7 @@ async def test_a_lock_file_that_can_not_be_opened_costs_no_file_handles(tmp_path
     before = len(os.listdir("/proc/self/fd"))
     for _ in range(20):
         await store.enqueue([new_job()])
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # what other tests have left behind may be swept up meanwhile
     await store.close()
 
 
@@ -234,7 +234,7 @@ async def test_a_store_that_is_closed_while_its_turn_is_waited_for_leaves_no_loc
         await store.enqueue([new_job()])  # while the first wait still stands in line
         await store.close()
     async with asyncio.timeout(10):
-        while any(name.endswith(("-turn", "-next")) for name in open_files()):  # noqa: ASYNC110 - a thread closes them and tells nobody
+        while {f"{path}-turn", f"{path}-next"} & set(open_files()):  # noqa: ASYNC110 - a thread closes them and tells nobody
             await asyncio.sleep(0.01)
     again = SqliteStore(path)
     assert await again.count(Filter()) == 2

@@ -49,7 +49,7 @@ class World:
 
     def claim(self, slots: int, *, most_rated: int | None = None) -> list[UUID]:
         found: list[UUID] = []
-        for priority in sorted(self.ledger.open_priorities(QUEUE), reverse=True):
+        for priority in sorted(at_once(self.ledger.open_priorities(QUEUE)), reverse=True):
             claimed = at_once(
                 traffic.claim(self.ledger, QUEUE, priority, slots - len(found), self.now, most_rated=most_rated)
             )

@@ -72,7 +72,7 @@ from holdfast.stores.filters import check_filter, passes
 from holdfast.stores.hints import HintHub
 from holdfast.stores.memory_ledger import MemoryLedger
 from holdfast.stores.memory_schedules import MemorySchedules
-from holdfast.traffic import Departure, at_once, lines_share
+from holdfast.traffic import Departure, at_once
 
 _BATCH = 1000
 
@@ -197,21 +197,16 @@ class MemoryStore:
         """The jobs that a claim takes from a queue: by priority, and of the same priority some of either kind."""
         plain = [job for job in self._ready(now) if job.queue == queue and job.line is None]
         plain.sort(key=lambda job: (-job.priority, job.lane, job.place))
-        picked: list[JobRecord] = []
-        lined_at = self._ledger.open_priorities(queue)
-        for priority in sorted({job.priority for job in plain} | lined_at, reverse=True):
-            left = slots - len(picked)
-            mine = [job for job in plain if job.priority == priority]
-            share = lines_share(left, len(mine), coin) if priority in lined_at else 0
-            lined = at_once(
-                traffic.claim(self._ledger, queue, priority, share, to_microseconds(now), most_rated=most_rated)
-            )
-            most_rated = None if most_rated is None else most_rated - lined.rated
-            self._ring(HintKind.WORK, lined.queues)
-            if lined.has_timed:
-                self._ring(HintKind.LATER, {queue})
-            picked += [*map(self._jobs.__getitem__, lined.jobs), *mine[: left - len(lined.jobs)]]
-        return picked
+
+        async def plain_jobs(lowest: int, highest: int, most: int) -> list[JobRecord]:
+            return [job for job in plain if lowest <= job.priority <= highest][:most]
+
+        moment = to_microseconds(now)
+        picked = at_once(traffic.pick(self._ledger, plain_jobs, queue, slots, moment, coin=coin, most_rated=most_rated))
+        self._ring(HintKind.WORK, picked.queues)
+        if picked.has_timed:
+            self._ring(HintKind.LATER, {queue})
+        return [self._jobs[each] if isinstance(each, UUID) else each for each in picked.jobs]
 
     def _ready(self, now: datetime) -> list[JobRecord]:
         waiting = map(self._jobs.__getitem__, self._waiting)

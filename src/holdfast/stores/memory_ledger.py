@@ -29,7 +29,7 @@ class MemoryLedger:
         mine = [line for line in self._open() if line.queue == queue and line.priority == priority]
         return sorted(mine, key=lambda line: (line.turn, line.id))[:most]
 
-    def open_priorities(self, queue: str) -> set[int]:
+    async def open_priorities(self, queue: str) -> set[int]:
         return {line.priority for line in self._open() if line.queue == queue}
 
     async def parked(self, wanted: Mapping[UUID, int]) -> list[Line]:

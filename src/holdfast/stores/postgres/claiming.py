@@ -5,16 +5,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 from uuid import UUID
 
-from holdfast.errors import WorkerDeclaredDead
+from holdfast.errors import HoldfastError, WorkerDeclaredDead
 from holdfast.job import ClaimedJob
 from holdfast.store import LARGEST_BATCH, Hint, HintKind
 from holdfast.stores.postgres import rows
 from holdfast.stores.postgres.connection import Connection
 from holdfast.stores.postgres.floors import Floors, Snapshot, lane_number
+from holdfast.stores.postgres.lined import LinedClaims
 from holdfast.stores.postgres.office import Office
 from holdfast.stores.postgres.statements import statement
+
+
+class Plain(NamedTuple):
+    """Jobs that stand in no line, and the queues that have work in lines: from those nothing was taken."""
+
+    claimed: list[ClaimedJob]
+    lined: list[str]
 
 
 class Claiming:
@@ -22,23 +31,40 @@ class Claiming:
 
     def __init__(self, floors: Floors) -> None:
         self._floors = floors
+        self._lined = LinedClaims(floors)
         self._known_queues: set[str] = set()
 
-    async def claim(self, office: Office, worker: UUID, token: UUID, demand: Mapping[str, int]) -> list[ClaimedJob]:
+    async def claim(
+        self,
+        office: Office,
+        worker: UUID,
+        token: UUID,
+        demand: Mapping[str, int],
+        at_once: Mapping[str, int] | None = None,
+    ) -> list[ClaimedJob]:
         wanted = {queue: min(slots, LARGEST_BATCH) for queue, slots in demand.items() if slots > 0}
 
-        async def work(connection: Connection) -> list[ClaimedJob]:
+        async def work(connection: Connection) -> Plain:
             return await self._claim(office, connection, worker, token, wanted)
 
-        async def replay(connection: Connection) -> list[ClaimedJob]:
+        async def replay(connection: Connection) -> Plain:
             before = await connection.fetch(statement("claimed"), worker, token)
-            return rows.claims(before) or await work(connection)
+            return Plain(rows.claimed_before(before), []) if before else await work(connection)
 
-        return await office.run(work, replay=replay, advice="The next heartbeat gives back what was claimed.")
+        claimed, lined = await office.run(work, replay=replay, advice="The next heartbeat gives back what was claimed.")
+        for queue in lined:
+            most_rated = None if at_once is None else at_once.get(queue, 0)
+            try:
+                claimed += await self._lined.claim(office, worker, token, queue, wanted[queue], most_rated)
+            except HoldfastError:
+                if not claimed:
+                    raise
+                break  # what was claimed must be run; the next claim meets the same
+        return claimed
 
     async def _claim(
         self, office: Office, connection: Connection, worker: UUID, token: UUID, demand: Mapping[str, int]
-    ) -> list[ClaimedJob]:
+    ) -> Plain:
         loop = asyncio.get_running_loop()
         started = loop.time()
         floors = {queue: self._floors.of(queue) for queue in demand}
@@ -57,7 +83,7 @@ class Claiming:
         whole, *taken = found
         snapshot = Snapshot(whole["oldest_transaction"], whole["next_transaction"])
         for queue, look in looks.items():
-            if queue in whole["paused"]:
+            if queue in whole["paused"] or queue in whole["lined"]:
                 continue  # it was not looked at
             places = ((lane_number(row[4], row[19]), row[21]) for row in taken if row[3] == queue)
             floors[queue].learn(look, places, demand[queue], snapshot)
@@ -65,7 +91,7 @@ class Claiming:
                 floors[queue].swept(started, loop.time())
         if taken:
             await self._look_after(office, connection, {row[3] for row in taken}, whole["nearly_full"])
-        return rows.claims(taken)
+        return Plain(rows.claims(taken), [queue for queue in whole["lined"] if queue not in whole["paused"]])
 
     async def _look_after(
         self, office: Office, connection: Connection, queues: set[str], nearly_full: Sequence[str]

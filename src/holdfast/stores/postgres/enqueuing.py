@@ -180,7 +180,7 @@ def check_size(jobs: Sequence[NewJob]) -> None:
 
 async def _call(connection: Connection, request: Request, options: Options) -> Outcome:
     if request.is_plain and options.is_admitted:
-        await connection.execute(statement("insert_jobs"), request.jobs(), options.now)
+        await connection.execute(statement("insert_jobs"), request.jobs(), options.now, request.lines())
         return request.admitted()
     answer = await connection.fetch_value(statement("enqueue"), request.jobs(), request.options(options))
     return request.read(answer)

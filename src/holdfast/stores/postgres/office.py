@@ -66,21 +66,41 @@ class Office(Branch):
     def key_retention(self) -> timedelta:
         return self._offices.key_retention
 
-    async def transact(self, work: Callable[[Transaction], Awaitable[Result]], *, is_repeatable: bool = True) -> Result:
-        """Do something in a transaction of its own. `is_repeatable`: done twice, it comes to the same."""
+    async def transact(
+        self,
+        work: Callable[[Transaction], Awaitable[Result]],
+        *,
+        is_repeatable: bool = True,
+        replay: Callable[[Transaction], Awaitable[Result]] | None = None,
+    ) -> Result:
+        """Do something in a transaction of its own. `is_repeatable`: done twice, it comes to the same.
 
-        async def attempt(connection: Connection) -> tuple[Result, list[Hint]]:
-            transaction = Transaction(connection, self._offices.now(), self._offices.key_retention)
-            async with connection.transaction():
-                result = await work(transaction)
-            return result, transaction.hints
+        If nobody knows whether it was done, `replay` is done instead, if it is given.
+        """
+
+        def attempt(
+            work: Callable[[Transaction], Awaitable[Result]],
+        ) -> Callable[[Connection], Awaitable[tuple[Result, list[Hint]]]]:
+            async def try_it(connection: Connection) -> tuple[Result, list[Hint]]:
+                transaction = self.begin_part(connection)
+                async with connection.transaction():
+                    result = await work(transaction)
+                    await transaction.finish()
+                return result, transaction.hints
+
+            return try_it
 
         async def whole() -> Result:
-            result, hints = await self.run(attempt, replay=attempt if is_repeatable else None)
+            again = attempt(replay or work) if is_repeatable else None
+            result, hints = await self.run(attempt(work), replay=again)
             self.pass_on(hints)
             return result
 
         return await self.own(whole())
+
+    def begin_part(self, connection: Connection) -> Transaction:
+        """What we do in a transaction that is open on this connection. It must be finished before the commit."""
+        return Transaction(connection, self._offices.now(), self._offices.key_retention)
 
     async def fetch(self, sql: str, *values: Any) -> list[Record]:
         """Run one statement that does no harm if it is done twice."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -29,6 +30,7 @@ class Options(msgspec.Struct, omit_defaults=True):
     is_tight: bool = False
     is_locking: bool = False
     declared: dict[str, tuple[int, int]] = {}
+    lines: list[dict[str, Any]] = []
     lock_timeout: int | None = None
     now: int | None = None
 
@@ -110,7 +112,13 @@ class Request:
             return rows.new_jobs(replace(new, is_repeat=True) for new in self._fresh)
         return rows.new_jobs(self._fresh)
 
+    def lines(self) -> str | None:
+        """The lines that the jobs stand in, if any."""
+        listed = rows.woken_lines(self._fresh)
+        return rows.as_json(listed) if listed else None
+
     def options(self, options: Options) -> str:
+        options.lines = rows.woken_lines(self._fresh)
         options.is_plain = self.is_plain
         options.has_repeats = self._is_replay or any(new.is_repeat for new in self._fresh)
         options.sizes = [len(call.fresh) for call in self._asked] if len(self._asked) > 1 else []

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
 
 import msgspec
 
-from holdfast.errors import InvalidOption
+from holdfast.gates import Gate, GateKind, GateRule, LineRule
 from holdfast.job import Attempt, ClaimedJob, Delivery, Failure, FailureKind, JobRecord, Lane, NewJob, Stage
 from holdfast.keys import KeyKind, KeyName, KeyRecord
 from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
 from holdfast.store import Progress, ProgressReport, PublishedTask, QueueRecord, TaskDefinition, WorkerRecord
+from holdfast.traffic import Line, LineState
 
 _DELIVERIES = (Delivery.AT_LEAST_ONCE, Delivery.AT_MOST_ONCE, Delivery.TRANSACTIONAL)
 _DELIVERY_CODES = {delivery: code for code, delivery in enumerate(_DELIVERIES)}
@@ -57,6 +58,7 @@ class _NewRow(msgspec.Struct, omit_defaults=True, gc=False):
     fingerprint: str | None = None
     unique_key: str | None = None
     unique_window: int | None = None
+    line: UUID | None = None
     tags: tuple[str, ...] | None = None
     context: str | None = None
     is_repeat: bool = False
@@ -69,10 +71,6 @@ def new_jobs(jobs: Iterable[NewJob]) -> str:
 
 
 def _new_row(new: NewJob) -> _NewRow:
-    if new.line is not None:
-        raise InvalidOption(
-            "Jobs with limits can't be kept in PostgreSQL yet. Leave rate=, limit=, order= and fair= out."
-        )
     row = _NewRow(
         new.id, new.task, new.queue, new.args_json, new.priority, new.max_attempts, _DELIVERY_CODES[new.delivery]
     )
@@ -90,12 +88,28 @@ def _new_row(new: NewJob) -> _NewRow:
     if new.unique_key is not None:
         row.unique_key = new.unique_key
         row.unique_window = None if new.unique_window is None else new.unique_window // MICROSECOND
+    if new.line is not None:
+        row.line = new.line.id_for(new.queue, new.priority)
     if new.tags:
         row.tags = new.tags
     row.context = new.context_json
     row.is_repeat = new.is_repeat
     row.is_exempt = new.is_exempt
     return row
+
+
+def woken_lines(jobs: Sequence[NewJob]) -> list[dict[str, Any]]:
+    """The lines of new jobs as holdfast.enqueue takes them, each once, with the rules that its jobs are under."""
+    found: dict[tuple[LineRule, str, int], dict[str, Any]] = {}
+    for new in jobs:
+        if new.line is not None and (place := (new.line, new.queue, new.priority)) not in found:
+            found[place] = {
+                "queue": new.queue,
+                "line": new.line.id_for(new.queue, new.priority),
+                "priority": new.priority,
+                "rule": as_json(new.line),
+            }
+    return list(found.values())
 
 
 # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -131,12 +145,13 @@ def record(row: Row) -> JobRecord:
         result_json=row[24],
         idempotency_key=row[25],
         unique_key=row[26],
-        tags=tuple(row[27] or ()),
-        context_json=row[28],
-        error_type=row[29],
-        error_message=row[30],
-        cancel_requested_at=_optional_time(row[31]),
-        cancel_reason=row[32],
+        line=row[27],
+        tags=tuple(row[28] or ()),
+        context_json=row[29],
+        error_type=row[30],
+        error_message=row[31],
+        cancel_requested_at=_optional_time(row[32]),
+        cancel_reason=row[33],
     )
 
 
@@ -209,8 +224,91 @@ def claims(found: Sequence[Row]) -> list[ClaimedJob]:
     return [ClaimedJob(*row[:13], _DELIVERIES[row[13]], *row[14:19]) for row in ordered]  # type: ignore[call-arg]
 
 
+def claimed_before(found: Sequence[Row]) -> list[ClaimedJob]:
+    """The jobs of claimed.sql, in the order to start in."""
+    ordered = sorted(found, key=_starting_order)
+    return [ClaimedJob(*row[:13], _DELIVERIES[row[13]], *row[14:19], row[21]) for row in ordered]  # type: ignore[call-arg]
+
+
+def started(found: Sequence[Row], order: Sequence[UUID]) -> list[ClaimedJob]:
+    """The jobs of start.sql, in the order given."""
+    jobs = {row[0]: ClaimedJob(*row[:13], _DELIVERIES[row[13]], *row[14:20]) for row in found}  # type: ignore[call-arg]
+    return [jobs[id] for id in order]
+
+
 def _starting_order(row: Row) -> tuple[int, int, int]:
     return -row[4], row[19], row[20]  # priority, lane, place
+
+
+# ── lines ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+_LINE_STATES = {int(state): state for state in LineState}
+_GATE_KINDS = {int(kind): kind for kind in GateKind}
+_logs = msgspec.json.Decoder(tuple[tuple[int, int], ...])
+
+
+def line(row: Row) -> Line:
+    return Line(row[0], row[1], row[2], tuple(row[3]), _LINE_STATES[row[4]], row[5], row[6], row[7])
+
+
+def saved_lines(lines: Sequence[Line]) -> tuple[list[Any], ...]:
+    """Lines as save_lines.sql takes them."""
+    return (
+        [line.id for line in lines],
+        [int(line.state) for line in lines],
+        [line.parked_at for line in lines],
+        [line.turn for line in lines],
+    )
+
+
+def new_lines(lines: Iterable[Line]) -> str:
+    """Lines as make_lines.sql takes them."""
+    return as_json(
+        [
+            {
+                "id": line.id,
+                "queue": line.queue,
+                "priority": line.priority,
+                "gates": line.gates,
+                "tenant": line.tenant,
+            }
+            for line in lines
+        ]
+    )
+
+
+def gate(row: Row) -> Gate:
+    return Gate(row[0], _GATE_KINDS[row[1]], *row[2:10], _logs.decode(row[10]), *row[11:14])  # type: ignore[call-arg]
+
+
+def saved_gates(gates: Sequence[Gate]) -> tuple[list[Any], ...]:
+    """Gates as save_gates.sql takes them."""
+    return (
+        [gate.id for gate in gates],
+        [gate.declared for gate in gates],
+        [gate.override for gate in gates],
+        [gate.per for gate in gates],
+        [gate.is_blocking for gate in gates],
+        [gate.held for gate in gates],
+        [gate.holder for gate in gates],
+        [as_json(gate.log) for gate in gates],
+        [gate.next_at for gate in gates],
+        [gate.turn for gate in gates],
+        [gate.lines for gate in gates],
+    )
+
+
+def new_gates(rules: Mapping[UUID, GateRule]) -> tuple[list[Any], ...]:
+    """Gates as make_gates.sql takes them."""
+    return (
+        list(rules),
+        [int(rule.kind) for rule in rules.values()],
+        [rule.name for rule in rules.values()],
+        [rule.key for rule in rules.values()],
+        [rule.most for rule in rules.values()],
+        [rule.per for rule in rules.values()],
+        [rule.is_blocking for rule in rules.values()],
+    )
 
 
 # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -68,7 +68,8 @@ class Settling:
         # Numbers, since a UUID computes its hash in Python.
         if len({each.id.int for each in settlements}) < len(settlements):
             done = []  # a job that is settled twice at once must be decided about one by one
-        if len(done) == len(settlements):
+        lined = {each.id for each in done if each.is_lined}
+        if len(done) == len(settlements) and not lined:
             some = await self._complete_all(done)
             if some is None:
                 return [Settled.APPLIED] * len(settlements)
@@ -81,6 +82,8 @@ class Settling:
             if done:
                 by_now = completed_of(done, await it.fetch("complete", *self._values(done)))
                 it.hint(HintKind.FINISHED, ids=by_now)
+                if lined:
+                    await it.depart_by_id([id for id in by_now if id in lined])
             return by_now, await settle_carefully(it, [each for each in settlements if each.id not in by_now])
 
         completed, answers = await self._office.transact(work)

@@ -70,6 +70,7 @@ from holdfast.stores.postgres.settling import settle_carefully
 from holdfast.stores.postgres.statements import records_of, records_statement, statement
 from holdfast.stores.postgres.transaction import Transaction
 from holdfast.stores.postgres.work import PostgresWork
+from holdfast.traffic import Departure
 
 Result = TypeVar("Result")
 
@@ -102,6 +103,7 @@ class PostgresStore:
         self._claiming = Claiming(self._offices.floors)
         self._beating = Beating(self.address.statement_timeout)
         self._prune_from = _FIRST_ID
+        self._prune_lines_from = _FIRST_ID
 
     # ── lifetime ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -163,7 +165,7 @@ class PostgresStore:
         self, worker: UUID, token: UUID, demand: Mapping[str, int], at_once: Mapping[str, int] | None = None
     ) -> list[ClaimedJob]:
         office = await self._offices.here()
-        return await office.own(self._claiming.claim(office, worker, token, demand))
+        return await office.own(self._claiming.claim(office, worker, token, demand, at_once))
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         check_batch(len(settlements))
@@ -195,8 +197,8 @@ class PostgresStore:
         # Mostly there is nothing to do, and every idle worker finds that out all the time: it is one look, no more.
         (ahead,) = await self._fetch(statement("next_due"))
         now = self._microseconds or ahead["now"]
-        if all(time is None or time > now for time in (ahead["due_at"], ahead["expires_at"])):
-            return Tick(0, 0, _span_until(ahead["due_at"], now))
+        if all(time is None or time > now for time in (ahead["due_at"], ahead["expires_at"], ahead["opens_at"])):
+            return Tick(0, 0, _span_until(_earliest(ahead), now))
         return await self._tick()
 
     async def _tick(self) -> Tick:
@@ -208,8 +210,13 @@ class PostgresStore:
             if ripened:
                 it.hint(HintKind.WORK, ripened)
                 await it.fetch("know_queues", list(ripened))
+            await it.finish()
             (ahead,) = await it.fetch("next_due")
-            next_in = _span_until(ahead["due_at"], it.given_now or ahead["now"])
+            now = it.given_now or ahead["now"]
+            if ahead["opens_at"] is not None and ahead["opens_at"] <= now:
+                await it.ripen_gates(now, _BATCH)
+                (ahead,) = await it.fetch("next_due")
+            next_in = _span_until(_earliest(ahead), now)
             return Tick(sum(ripened.values()), len(expired), next_in)
 
         return await self._transact(work)
@@ -252,6 +259,8 @@ class PostgresStore:
         async def work(it: Transaction) -> dict[UUID, Ruling]:
             jobs = await it.lock(ids)
             dead = [id for id, job in jobs.items() if lifecycle.may_discard(job)]
+            lined = [(id, line) for id in dead if (line := jobs[id].line) is not None]
+            it.depart(Departure(id, line, was_active=False, is_over=True) for id, line in lined)
             await it.fetch("delete", dead)
             return {id: Ruling(id in dead, jobs[id].state if id in jobs else None) for id in ids}
 
@@ -276,12 +285,16 @@ class PostgresStore:
         old, is_done = await self._find_old(ends, to_microseconds(now), batch)
 
         async def work(it: Transaction) -> Pruned:
-            ((jobs,),) = await it.fetch("prune", old, *ends, to_microseconds(now))
+            ((jobs, blocking, lines),) = await it.fetch("prune", old, *ends, to_microseconds(now))
+            pairs = zip(blocking, lines, strict=True)
+            it.depart(Departure(job, line, was_active=False, is_over=True) for job, line in pairs)
             ((keys,),) = await it.fetch("prune_keys", to_microseconds(now), batch)
             ((workers,),) = await it.fetch("prune_workers", to_microseconds(now - WORKER_RETENTION))
             return Pruned(jobs, keys, workers, is_done and keys < batch)
 
-        return await self._transact(work)
+        pruned = await self._transact(work)
+        self._prune_lines_from = await self._transact(lambda it: it.forget_lines(self._prune_lines_from, now))
+        return pruned
 
     async def _find_old(self, ends: tuple[int, int, int | None], now: int, batch: int) -> tuple[list[UUID], bool]:
         """Go on where the last prune stopped, up to a batch or the end of what can be old, and then begin anew."""
@@ -515,6 +528,11 @@ class PostgresStore:
         if not jobs:
             return []
         return lifecycle.all_attempts(jobs[0], rows.attempts(await self._fetch(statement("attempts"), id)))
+
+
+def _earliest(ahead: Record) -> int | None:
+    """When somebody's time comes, or a gate opens."""
+    return min((time for time in (ahead["due_at"], ahead["opens_at"]) if time is not None), default=None)
 
 
 def _span_until(time: int | None, now: int) -> timedelta | None:

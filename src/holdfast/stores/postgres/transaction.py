@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
-from holdfast import keys
+from holdfast import keys, traffic
+from holdfast.gates import is_idle
 from holdfast.job import WAITING, Attempt, JobRecord, Stage
 from holdfast.keys import KeyName, KeyRecord
 from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
@@ -16,7 +17,11 @@ from holdfast.stores.decisions import Changes, WatchedKeys, newly_final
 from holdfast.stores.postgres import rows
 from holdfast.stores.postgres.connection import Connection, Record
 from holdfast.stores.postgres.faults import Overtaken
+from holdfast.stores.postgres.ledger import PostgresLedger
 from holdfast.stores.postgres.statements import records_statement, statement
+from holdfast.traffic import Departure
+
+_WINDOW: Final = 1000
 
 
 class Transaction:
@@ -27,6 +32,9 @@ class Transaction:
         self._connection = connection
         self._now = now
         self._retention = retention
+        self._departures: list[Departure] = []
+        self._woken: dict[UUID, str] = {}
+        """Lines in which jobs have become ready, and their queues."""
         self.hints: list[Hint] = []
 
     @property
@@ -77,12 +85,66 @@ class Transaction:
         if changed:
             await self.fetch("save", rows.changed_jobs(changed))
             await self._close_keys(newly_final(changed))
+            self._move_in_lines([pair for pair in changed if pair[1].line is not None])
             await self._hint_at(changed)
         if changes.reopened:
             taken = rows.taken_keys(changes.reopened.items())
             if len(await self.fetch("take_keys", taken, to_microseconds(self.now))) < len(changes.reopened):
                 raise Overtaken
         await self._remember(changes.attempts)
+
+    # ── lines ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+    def _move_in_lines(self, moved: Sequence[tuple[JobRecord, JobRecord]]) -> None:
+        self.depart(departure for pair in moved if (departure := traffic.departure(*pair)) is not None)
+        for before, after in moved:
+            if after.line is not None and after.stage is Stage.READY and before.stage is not Stage.READY:
+                self._woken[after.line] = after.queue
+
+    def depart(self, departures: Iterable[Departure]) -> None:
+        """Jobs have left their lines. Their gates are told in the end, when all that is waited for has been locked."""
+        self._departures += departures
+
+    async def depart_by_id(self, ids: Sequence[UUID]) -> None:
+        """These jobs have ended, and those of them that stood in a line have left it."""
+        found = await self.fetch("lines_of", ids)
+        if found and self._now is None:
+            self._now = from_microseconds(found[0]["now"])
+        self.depart(Departure(row["id"], row["line"], was_active=True, is_over=True) for row in found)
+
+    async def finish(self) -> None:
+        """Open lines, and gates, for what has changed. After this the transaction may be committed."""
+        departures, self._departures = self._departures, []
+        woken, self._woken = self._woken, {}
+        if woken:
+            await self.fetch("wake", list(woken.values()), list(woken))
+        if departures:
+            now = to_microseconds(self.now)
+            opened = await traffic.leave(PostgresLedger(self, now), departures, now)
+            if opened:
+                self.hint(HintKind.WORK, opened)
+
+    async def ripen_gates(self, now: int, most: int) -> None:
+        """Open the lines that wait for gates whose time has come."""
+        ledger = PostgresLedger(self, now)
+        opened = await traffic.ripen(ledger, await ledger.due_gates(most), now)
+        if opened:
+            self.hint(HintKind.WORK, opened)
+
+    async def forget_lines(self, after: UUID, now: datetime) -> UUID:
+        """Forget some lines and gates that nobody needs any more. Where to go on."""
+        ((last, closed),) = await self.fetch("forgotten_lines", after, _WINDOW)
+        ledger = PostgresLedger(self, to_microseconds(now))
+        lines = [rows.line(row) for row in await self.fetch("forget_lines", closed)] if closed else []
+        if lines:
+            await traffic.forget(ledger, lines)
+        unused = [rows.gate(row) for row in await self.fetch("unused_gates", _WINDOW)]
+        idle = [gate.id for gate in unused if is_idle(gate, to_microseconds(now))]
+        if idle:
+            await self.fetch("forget_gates", idle)
+        return UUID(int=0) if last is None else UUID(int=last.int)
+
+    # ── what hangs on jobs ───────────────────────────────────────────────────────────────────────────────────────────
 
     async def _close_keys(self, ended: Sequence[JobRecord]) -> None:
         keyed = [job.id for job in ended if job.is_keyed]

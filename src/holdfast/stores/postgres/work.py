@@ -224,7 +224,17 @@ class PostgresWork:
                 f"The task has returned while a statement of its transaction was under way ({error}). Nothing was "
                 "written; await all of them in the task."
             ) from error
-        return bool(completed_of([settlement], found))
+        is_held = bool(completed_of([settlement], found))
+        if is_held and settlement.is_lined:
+            await self._leave_line(settlement)
+        return is_held
+
+    async def _leave_line(self, settlement: Settlement) -> None:
+        it = self._office.begin_part(self._connection)
+        await it.depart_by_id([settlement.id])
+        await it.finish()
+        for hint in it.hints:
+            self._queues.setdefault(hint.kind, set()).update(hint.queues)
 
     async def _commit(self) -> None:
         async with asyncio.timeout(_LONGEST_COMMIT):

@@ -44,7 +44,7 @@ class SqliteLedger:
     async def open_lines(self, queue: str, priority: int, most: int) -> list[Line]:
         return self._keep(rows.read_lines(self._it.answer("open_lines", (queue, priority, most))))
 
-    def open_priorities(self, queue: str) -> set[int]:
+    async def open_priorities(self, queue: str) -> set[int]:
         return {priority for (priority,) in self._it.execute("open_priorities", (queue,))}
 
     async def parked(self, wanted: Mapping[UUID, int]) -> list[Line]:

@@ -25,7 +25,7 @@ from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.ledger import SqliteLedger
 from holdfast.stores.sqlite.rows import Row
 from holdfast.stores.sqlite.statements import Executor, Parameters, chunks, records_statement, statement
-from holdfast.traffic import Departure, at_once, lines_share
+from holdfast.traffic import Departure, at_once
 
 NEARLY_FULL = 0.75
 """From this part of its bound on, a queue that gets room again says so to producers that may wait for it."""
@@ -265,7 +265,7 @@ class Transaction:
             return []
         self.flush()
         if queue.has_open_lines:
-            claimed, numbers = self._claim_by_priority(queue_name, slots, token, most_rated)
+            claimed, numbers = self._claim_from_lines(queue_name, slots, token, most_rated)
         else:
             claimed, numbers = self._plain_jobs(queue_name, slots, token)
         if claimed:
@@ -281,39 +281,36 @@ class Transaction:
         ((text, numbers),) = self.execute("claim", (queue, self.microseconds, slots, token.hex, lowest, highest))
         return rows.read_claims(text), numbers
 
-    def _claim_by_priority(
+    def _claim_from_lines(
         self, queue: str, slots: int, token: UUID, most_rated: int | None
     ) -> tuple[list[ClaimedJob], str]:
-        """From lines and beside them; of the same priority, some of either kind."""
-        claimed: list[ClaimedJob] = []
-        places: list[int] = []
-        highest = 9
-        for priority in [*sorted(self._ledger.open_priorities(queue), reverse=True), -1]:
-            if priority < highest:
-                left = slots - len(claimed)
-                plain, numbers = self._plain_jobs(queue, left, token, priority + 1, highest)
-                claimed += plain
-                places += rows.read_numbers(numbers)
-            if priority < 0 or len(claimed) >= slots:
-                break
-            left = slots - len(claimed)
-            plain, numbers = self._plain_jobs(queue, left, token, priority, priority)
-            share = lines_share(left, len(plain), bool(token.int & 1))
-            lined = at_once(
-                traffic.claim(self._ledger, queue, priority, share, self.microseconds, most_rated=most_rated)
+        """Jobs in lines and beside them, and their row numbers."""
+
+        async def plain_jobs(lowest: int, highest: int, most: int) -> list[tuple[ClaimedJob, int]]:
+            jobs, numbers = self._plain_jobs(queue, most, token, lowest, highest)
+            return list(zip(jobs, rows.read_numbers(numbers), strict=True))
+
+        picked = at_once(
+            traffic.pick(
+                self._ledger,
+                plain_jobs,
+                queue,
+                slots,
+                self.microseconds,
+                coin=bool(token.int & 1),
+                most_rated=most_rated,
             )
-            self._opened(lined.queues)
-            if lined.has_timed:
-                self.hint(HintKind.LATER, (queue,))
-            most_rated = None if most_rated is None else most_rated - lined.rated
-            for chunk in chunks([id.bytes for id in lined.jobs]):
-                ((text, seqs),) = self._connection.execute(statement("claim_by_id", len(chunk)), (token.hex, *chunk))
-                claimed += rows.read_claims(text)
-                places += rows.read_numbers(seqs)
-            claimed += plain[: left - len(lined.jobs)]
-            places += rows.read_numbers(numbers)[: left - len(lined.jobs)]
-            highest = priority - 1
-        return claimed, rows.write_numbers(places)
+        )
+        self._opened(picked.queues)
+        if picked.has_timed:
+            self.hint(HintKind.LATER, (queue,))
+        lined: dict[UUID, tuple[ClaimedJob, int]] = {}
+        for chunk in chunks([each.bytes for each in picked.jobs if isinstance(each, UUID)]):
+            ((text, numbers),) = self._connection.execute(statement("claim_by_id", len(chunk)), (token.hex, *chunk))
+            jobs = rows.read_claims(text)
+            lined |= {job.id: (job, number) for job, number in zip(jobs, rows.read_numbers(numbers), strict=True)}
+        claimed = [lined[each] if isinstance(each, UUID) else each for each in picked.jobs]
+        return [job for job, _ in claimed], rows.write_numbers([number for _, number in claimed])
 
     def claimed_before(self, worker: UUID, token: UUID) -> list[ClaimedJob]:
         return rows.read_claims(self.answer("claimed", (worker.bytes, token.bytes)))

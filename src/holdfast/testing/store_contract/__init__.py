@@ -67,7 +67,7 @@ from holdfast.testing.store_contract.tick import TickContract
 from holdfast.testing.store_contract.transactions import TransactionContract
 from holdfast.testing.store_contract.workers import WorkerContract
 
-__all__ = ["StoreContract", "LineContract", "Harness", "SyncConnection", "RETENTION"]
+__all__ = ["StoreContract", "Harness", "SyncConnection", "RETENTION"]
 
 
 class StoreContract(
@@ -77,6 +77,7 @@ class StoreContract(
     BoundContract,
     ClaimContract,
     SettleContract,
+    LineContract,
     TickContract,
     ProgressContract,
     SteeringContract,

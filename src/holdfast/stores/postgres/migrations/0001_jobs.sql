@@ -47,6 +47,7 @@ create table holdfast.jobs (
     result              text,
     idempotency_key     text,
     unique_key          text,
+    line                uuid,                            -- where it stands, if it is under limits
     tags                text[],
     context             text,
     error_type          text,
@@ -73,13 +74,64 @@ create function holdfast.readable(args text) returns json language sql immutable
 $$;
 
 -- Only live states are indexed, so that a finished job costs nothing but its row and its id.
-create index jobs_ready on holdfast.jobs (queue, priority desc, lane, place) where stage = 2;
+create index jobs_ready on holdfast.jobs (queue, priority desc, lane, place) where stage = 2 and line is null;
+create index jobs_in_line on holdfast.jobs (line, stage, lane, place) where line is not null and stage <> 4;
+create index jobs_lined on holdfast.jobs (queue) where stage = 2 and line is not null;
 create index jobs_due on holdfast.jobs (due_at, id) where stage = 1;
 create index jobs_delayed on holdfast.jobs (queue, attempt) where stage = 1;
 create index jobs_active on holdfast.jobs (worker, started_at) where stage = 3;
 create index jobs_dead on holdfast.jobs (id) where stage = 6;
 create index jobs_unannounced on holdfast.jobs (finished_at, id) where is_unannounced;
 create index jobs_expiring on holdfast.jobs (expires_at) where stage < 3 and expires_at is not null;
+
+-- Jobs under limits stand in lines, see traffic.py. state: 0 closed, 1 open, 2 parked at one of its gates.
+create table holdfast.lines (
+    id        uuid     primary key,
+    queue     text     not null,
+    priority  smallint not null,
+    gates     uuid[]   not null,
+    state     smallint not null default 0,
+    parked_at uuid,
+    turn      bigint   not null default 0,
+    tenant    uuid
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+
+create index lines_open on holdfast.lines (queue, priority desc, turn, id) where state = 1;
+create index lines_parked on holdfast.lines (parked_at, priority desc, turn, id) where state = 2;
+
+-- kind: 1 limit, 2 rate, 3 order, 4 fair. log: when how many were claimed, as JSON.
+create table holdfast.gates (
+    id          uuid     primary key,
+    kind        smallint not null,
+    name        text     not null,
+    key         text     not null,
+    declared    integer  not null,
+    override    integer,
+    per         bigint   not null,
+    is_blocking boolean  not null,
+    held        integer  not null default 0,
+    holder      uuid,
+    log         text     not null default '[]',
+    next_at     bigint,
+    turn        bigint   not null default 0,
+    lines       integer  not null default 0
+) with (fillfactor = 50, autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+
+create index gates_timed on holdfast.gates (next_at) where next_at is not null;
+create index gates_unused on holdfast.gates (id) where lines = 0;
+
+-- Jobs have become ready in these lines, or have come into them. Who makes jobs ready only adds rows here, and so
+-- never waits for a line: whoever claims from the queue opens it. With its priority and its rule, the line is made if
+-- there is none.
+create table holdfast.wakes (
+    seq      bigint   generated always as identity,
+    queue    text     not null,
+    line     uuid     not null,
+    priority smallint,
+    rule     text
+) with (autovacuum_vacuum_scale_factor = 0.05, autovacuum_vacuum_cost_delay = 0);
+
+create index wakes_of_queue on holdfast.wakes (queue, seq);
 
 create table holdfast.keys (
     task         text     not null,
@@ -201,6 +253,7 @@ create type holdfast.new_job as (
     fingerprint     bytea,
     unique_key      text,
     unique_window   bigint,
+    line            uuid,    -- see the option lines
     tags            text[],
     context         text,
     is_repeat       boolean,
@@ -212,7 +265,14 @@ create function holdfast.measure(
     queue_name text, most bigint, out waiting bigint, out scheduled bigint
 ) language sql volatile as $$
     select
-        (select count(*) from (select from holdfast.jobs where stage = 2 and queue = queue_name limit most) as ready)
+        (
+            select count(*)
+            from (select from holdfast.jobs where stage = 2 and line is null and queue = queue_name limit most) as ready
+        )
+        + (
+            select count(*)
+            from (select from holdfast.jobs where stage = 2 and line is not null and queue = queue_name limit most) as lined
+        )
         + (
             select count(*)
             from (select from holdfast.jobs where stage = 1 and queue = queue_name and attempt > 0 limit most) as retrying
@@ -421,16 +481,17 @@ $$;
 
 -- Insert new jobs in the transaction that is open, all but those that are skipped, and answer how many there were. By
 -- itself it is the short way for jobs that have no keys and new ids, in queues that are known to have room, on a
--- connection that was set up for it.
-create function holdfast.insert_jobs(listed json, moment bigint, is_skipped boolean[]) returns integer language plpgsql
-as $$
+-- connection that was set up for it. `lines` are those that the jobs stand in, if any.
+create function holdfast.insert_jobs(
+    listed json, moment bigint, is_skipped boolean[], lines json
+) returns integer language plpgsql as $$
 declare
     inserted integer;
 begin
     perform pg_current_xact_id(); -- before any place is drawn
     insert into holdfast.jobs (
         id, place, created_at, due_at, expires_at, max_attempts, stage, priority, delivery,
-        task, queue, args, idempotency_key, unique_key, tags, context
+        task, queue, args, idempotency_key, unique_key, line, tags, context
     )
     select
         new.id,
@@ -447,16 +508,22 @@ begin
         new.args,
         new.idempotency_key,
         new.unique_key,
+        new.line,
         new.tags,
         new.context
     from json_populate_recordset(null::holdfast.new_job, listed) with ordinality as new (
         id, task, queue, args, priority, max_attempts, delivery, delay, at, expires_in, expires_at,
-        idempotency_key, fingerprint, unique_key, unique_window, tags, context, is_repeat, is_exempt, spot
+        idempotency_key, fingerprint, unique_key, unique_window, line, tags, context, is_repeat, is_exempt, spot
     )
     cross join lateral (select greatest(coalesce(new.at, moment + coalesce(new.delay, 0)), moment)) as due (at)
     where is_skipped[new.spot] is not true
     on conflict (id) do nothing;
     get diagnostics inserted = row_count;
+    if lines is not null then
+        insert into holdfast.wakes (queue, line, priority, rule)
+        select queue, line, priority, rule
+        from json_to_recordset(lines) as woken (queue text, line uuid, priority smallint, rule text);
+    end if;
     return inserted;
 end
 $$;
@@ -474,6 +541,8 @@ $$;
 --     is_locking    wait for other producers, to keep bounds exactly; otherwise they may be passed by what others
 --                   enqueue at the same time
 --     declared      {queue: [bound, bound of scheduled jobs]} that the caller's code declares
+--     lines         [{queue, line, priority, rule}], the lines that jobs with limits stand in, as Holdfast's own
+--                   producers make them
 --     lock_timeout  how many milliseconds to wait for a transaction that is using one of the keys
 --     now           the time, for tests
 -- The answer is an object.
@@ -600,7 +669,7 @@ begin
         first := first + sizes[number];
     end loop;
 
-    inserted := holdfast.insert_jobs(listed, moment, is_skipped);
+    inserted := holdfast.insert_jobs(listed, moment, is_skipped, asked -> 'lines');
     if has_repeats and inserted < (select count(*) from unnest(is_skipped) as s where not s) then
         -- It may be another job. Who tries again finds it.
         raise exception using errcode = '40001', message = 'a job with the same id was enqueued in the meantime';

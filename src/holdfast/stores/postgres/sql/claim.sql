@@ -1,5 +1,6 @@
 -- Take ready jobs, at most so many of each queue. A row without an id tells about the claim as a whole, then comes one
 -- for each job; no row at all if the worker is not alive.
+-- From queues that have work in lines nothing is taken: see lined.py.
 -- $1 worker, $2 token, $3 queues, $4 slots of each, $5 twenty floors of each (see floors.py), $6 the time.
 with
 -- Whoever takes over the jobs of a dead worker locks its row first, so no claim of its can come in later.
@@ -14,7 +15,13 @@ control as materialized (
         coalesce(array_agg(name) filter (where paused_at is not null), '{}') as paused,
         coalesce(
             array_agg(name) filter (where waiting >= 0.9 * coalesce(override_bound, declared_bound)), '{}'
-        ) as nearly_full
+        ) as nearly_full,
+        array(
+            select name
+            from unnest($3::text[]) as asked (name)
+            where exists (select from holdfast.lines where state = 1 and queue = asked.name)
+               or exists (select from holdfast.wakes where queue = asked.name)
+        ) as lined
     from holdfast.queues
     where name = any ($3::text[])
 ),
@@ -34,7 +41,7 @@ taken as (
             cross join lateral (
                 select id
                 from holdfast.jobs
-                where stage = 2 and queue = demand.queue
+                where stage = 2 and line is null and queue = demand.queue
                   and priority = 9 - (floor.number - 1) / 2 and lane = (floor.number - 1) % 2
                   and place >= floor.place
                   and (expires_at is null or expires_at > alive.now)
@@ -44,7 +51,7 @@ taken as (
             ) as ready
             limit demand.slots
         ) as picked
-        where demand.queue <> all (control.paused)
+        where demand.queue <> all (control.paused) and demand.queue <> all (control.lined)
     ))
     returning
         job.id, token, task, queue, priority, args, attempt, max_attempts, runs, crashes, waits, pool_tries, edits,
@@ -65,6 +72,7 @@ select
     null::bigint, null::text, null::boolean, null::text, null::smallint, null::bigint, null::bigint as seen_place,
     control.nearly_full,
     control.paused,
+    control.lined,
     pg_snapshot_xmin(pg_current_snapshot())::text::bigint as oldest_transaction,
     pg_snapshot_xmax(pg_current_snapshot())::text::bigint as next_transaction
 from alive
@@ -80,5 +88,5 @@ select
         when runs > 1 or generation > 0 then (select seen.place from holdfast.jobs as seen where seen.id = taken.id)
         else place
     end,
-    null, null, null, null
+    null, null, null, null, null
 from taken

@@ -1,5 +1,5 @@
 -- The same question asked again of single jobs under their locks: somebody may have retried one meanwhile.
--- Answers with how many were deleted.
+-- Answers with how many were deleted, and those of them that may have blocked a line.
 with gone as (
     delete from holdfast.jobs as job
     where job.id = any (array(
@@ -18,7 +18,7 @@ with gone as (
         order by id
         for update skip locked
     ))
-    returning job.id
+    returning job.id, job.line, job.stage
 ),
 forgotten as (
     delete from holdfast.failures where job = any (array(select id from gone))
@@ -26,4 +26,9 @@ forgotten as (
 reported as (
     delete from holdfast.progress where job = any (array(select id from gone))
 )
-select count(*) from gone
+-- Of those that were dead, which stood in a line: one may have kept others from running.
+select
+    count(*),
+    coalesce(array_agg(id) filter (where stage = 6 and line is not null), '{}'),
+    coalesce(array_agg(line) filter (where stage = 6 and line is not null), '{}')
+from gone

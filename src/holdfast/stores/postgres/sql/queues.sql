@@ -2,7 +2,9 @@
 with counted as (
     select queue, sum(waiting)::bigint as waiting, sum(scheduled)::bigint as scheduled
     from (
-        select queue, count(*) as waiting, 0 as scheduled from holdfast.jobs where stage = 2 group by queue
+        select queue, count(*) as waiting, 0 as scheduled from holdfast.jobs where stage = 2 and line is null group by queue
+        union all
+        select queue, count(*), 0 from holdfast.jobs where stage = 2 and line is not null group by queue
         union all
         select queue, count(*) filter (where attempt > 0), count(*) filter (where attempt = 0)
         from holdfast.jobs where stage = 1 group by queue

@@ -17,6 +17,10 @@ ripened as (
     set stage = 2, lane = 1, place = ripe.place
     from ripe
     where job.id = any (array[ripe.id])
-    returning job.queue
+    returning job.queue, job.line
+),
+woken as (
+    insert into holdfast.wakes (queue, line)
+    select distinct queue, line from ripened where line is not null
 )
 select queue, count(*) as number from ripened group by queue

@@ -1,0 +1,1 @@
+delete from holdfast.gates where id = any ($1::uuid[])

@@ -1,0 +1,11 @@
+-- Those that are still closed and unused; answers with their gates. Nobody is waited for. $1 lines.
+delete from holdfast.lines
+where id = any (array(
+    select id
+    from holdfast.lines
+    where id = any ($1::uuid[]) and (state = 0) is true
+      and not exists (select from holdfast.jobs where line = lines.id and stage <> 4 offset 0)
+    order by id
+    for update skip locked
+))
+returning id, queue, priority, gates, state, parked_at, turn, tenant
