@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from enum import IntEnum
+from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
@@ -17,6 +18,8 @@ from msgspec.structs import replace
 ANY_NUMBER: Final = 1_000_000_000
 _BUCKETS: Final = 60
 """A window is remembered in so many parts, each of which is taken to have come at its end."""
+_REMEMBERED: Final = 4096
+"""Ids of lines and gates that need not be computed again."""
 _SLACK: Final = 64
 """A window is taken to be a 64th longer than it is: for the moment between a job's claim and its start."""
 
@@ -47,7 +50,7 @@ class GateRule(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, array_
 
     @property
     def id(self) -> UUID:
-        return _id_of(("gate", int(self.kind), self.name, self.key))
+        return _gate_id(self.kind, self.name, self.key)
 
 
 class LineRule(msgspec.Struct, frozen=True, gc=False, array_like=True):
@@ -60,9 +63,20 @@ class LineRule(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     def id_for(self, queue: str, priority: int) -> UUID:
         """The line of those with these very rules. In an order, priority does not count."""
-        rank = -1 if self.of(GateKind.ORDER) else priority
-        rules = [(int(gate.kind), gate.name, gate.key) for gate in self.gates]
-        return _id_of(("line", queue, rank, sorted(rules)))
+        return _line_id(self, queue, priority)
+
+
+# A job's line is asked for several times on its way into the store, and keys come again and again.
+@lru_cache(maxsize=_REMEMBERED)
+def _line_id(rule: LineRule, queue: str, priority: int) -> UUID:
+    rank = -1 if rule.of(GateKind.ORDER) else priority
+    rules = [(int(gate.kind), gate.name, gate.key) for gate in rule.gates]
+    return _id_of(("line", queue, rank, sorted(rules)))
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _gate_id(kind: GateKind, name: str, key: str) -> UUID:
+    return _id_of(("gate", int(kind), name, key))
 
 
 def _id_of(name: Any) -> UUID:
@@ -107,6 +121,17 @@ def made(rule: GateRule) -> Gate:
 def declared(gate: Gate, rule: GateRule) -> Gate:
     """What the code says now."""
     return replace(gate, declared=rule.most, per=rule.per, is_blocking=rule.is_blocking)
+
+
+def is_same_rule(one: Gate, other: Gate) -> bool:
+    """Whether they differ only in what has passed through them."""
+    return (one.declared, one.override, one.per, one.is_blocking, one.lines) == (
+        other.declared,
+        other.override,
+        other.per,
+        other.is_blocking,
+        other.lines,
+    )
 
 
 def room(gate: Gate, now: int) -> int:

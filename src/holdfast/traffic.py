@@ -10,7 +10,7 @@ order of turns. What has ready jobs is thus always open, or parked at a gate wit
 from __future__ import annotations
 
 import heapq
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -100,55 +100,64 @@ def allot(
     `ready` are the jobs of each line, the next one first; if there are as many as its quota, there may be more.
     At most `most_rated` of those under a rate are taken: they have to start when they are claimed.
     """
-    after = dict(gates)
-    rooms = {id: room(gate, now) for id, gate in gates.items()}
-    turns = {line.id: line.turn for line in lines}
-    through: dict[UUID, list[UUID]] = {id: [] for id in gates}
-    waiting = {line.id: deque(ready[line.id]) for line in lines}
+    # By number, since looking up UUIDs takes long.
+    after = list(gates.values())
+    numbers = {id: number for number, id in enumerate(gates)}
+    ways = [tuple(numbers[id] for id in line.gates) for line in lines]
+    rooms = [room(gate, now) for gate in after]
+    rates = {number for number, gate in enumerate(after) if gate.kind is GateKind.RATE}
+    tenants = {number for number, gate in enumerate(after) if gate.kind is GateKind.FAIR}
+    through: list[list[UUID]] = [[] for _ in after]
+    found = [ready[line.id] for line in lines]
+    gone = [0] * len(lines)
+    turns = [line.turn for line in lines]
+    changed: dict[int, Line] = {}
     rated = 0
-    changed: dict[UUID, Line] = {}
     jobs: list[UUID] = []
     heap = [(-line.priority, line.turn, number) for number, line in enumerate(lines)]
     heapq.heapify(heap)
     while heap and len(jobs) < slots:
         rank, turn, number = heapq.heappop(heap)
-        line = lines[number]
-        mine = waiting[line.id]
-        if not mine and len(ready[line.id]) >= quotas[line.id]:
+        line, way, mine = lines[number], ways[number], found[number]
+        is_empty = gone[number] >= len(mine)
+        if is_empty and len(mine) >= quotas[line.id]:
             continue  # there may be more, but others come first
-        if mine:
-            blocking = next((id for id in line.gates if rooms[id] <= 0), None)
+        if not is_empty:
+            blocking = next((gate for gate in way if rooms[gate] <= 0), None)
         else:  # there may be others behind the one that holds the order
-            blocking = next((id for id in line.gates if _is_held(gates[id], through[id])), None)
+            blocking = next((gate for gate in way if _is_held(after[gate], through[gate])), None)
         if blocking is not None:
-            changed[line.id] = replace(line, state=LineState.PARKED, parked_at=blocking, turn=turns[line.id])
+            parked_at = after[blocking].id
+            changed[number] = replace(line, state=LineState.PARKED, parked_at=parked_at, turn=turns[number])
             continue
-        if not mine:
-            changed[line.id] = replace(line, state=LineState.CLOSED, turn=turns[line.id])
+        if is_empty:
+            changed[number] = replace(line, state=LineState.CLOSED, turn=turns[number])
             continue
-        is_rated = any(after[id].kind is GateKind.RATE for id in line.gates)
+        is_rated = not rates.isdisjoint(way)
         if is_rated and most_rated is not None and rated >= most_rated:
             continue
         rated += is_rated
-        job = mine.popleft()
+        job = mine[gone[number]]
+        gone[number] += 1
         jobs.append(job)
         turn += 1
-        for id in line.gates:
-            rooms[id] -= 1
-            through[id].append(job)
-            if after[id].kind is GateKind.FAIR:
-                turn = max(turn, after[id].turn + 1)
-                after[id] = replace(after[id], turn=turn)
-        turns[line.id] = turn
-        changed[line.id] = replace(line, turn=turn)
+        for gate in way:
+            rooms[gate] -= 1
+            through[gate].append(job)
+            if gate in tenants:
+                turn = max(turn, after[gate].turn + 1)
+                after[gate] = replace(after[gate], turn=turn)
+        turns[number] = turn
+        changed[number] = line
         heapq.heappush(heap, (rank, turn, number))
-    for id, passed in through.items():
-        after[id] = taken(after[id], passed, now)
-    for line in changed.values():
-        if line.parked_at is not None and line.state is LineState.PARKED:
-            gate = after[line.parked_at]
-            after[gate.id] = replace(gate, next_at=opens_at(gate, now))
-    return Allotted(jobs, rated, list(changed.values()), after)
+    after = [taken(gate, passed, now) for gate, passed in zip(after, through, strict=True)]
+    moved: list[Line] = []
+    for number, line in changed.items():
+        if line.state is LineState.PARKED and line.parked_at is not None:
+            blocking = numbers[line.parked_at]
+            after[blocking] = replace(after[blocking], next_at=opens_at(after[blocking], now))
+        moved.append(line if line.turn == turns[number] else replace(line, turn=turns[number]))
+    return Allotted(jobs, rated, moved, {gate.id: gate for gate in after})
 
 
 # ── what happens to lines ────────────────────────────────────────────────────────────────────────────────────────────
@@ -314,7 +323,7 @@ async def claim(
         allotted = allot(lines, gates, ready, slots - len(jobs), now, quotas=quotas, most_rated=rated_left)
         if not allotted.lines:
             break
-        await ledger.save(allotted.lines, [gate for id, gate in allotted.gates.items() if gate != gates[id]])
+        await ledger.save(allotted.lines, [gate for id, gate in allotted.gates.items() if gate is not gates[id]])
         # What was opened for a gate's sake may have made no use of it: then it is the turn of others that are parked.
         queues |= await release(ledger, allotted.gates, now)
         jobs += allotted.jobs

@@ -22,6 +22,8 @@ from tests.worker.limited import MOST, PER, RATE, make_app
 from tests.worker.program import Client, Program, client_of, until
 
 APP = "tests.worker.limited:hf"
+MOMENT = 0.15
+"""Seconds by which each window may begin late: for a machine on which all tests run at once. The long form has none."""
 
 
 @pytest.fixture(params=LIMITED_DATABASES)
@@ -126,7 +128,7 @@ def test_workers_that_race_pass_no_rate_and_use_nearly_all_of_it(client: Client)
     for times in claims.values():
         times.sort()
         assert all(later - first >= PER for first, later in zip(times, times[RATE:], strict=False))
-        assert used(times, RATE, PER) >= 0.95
+        assert used(times, RATE, PER, slack=0.0 if IS_THOROUGH else MOMENT) >= 0.95
 
 
 def test_a_tenant_with_ten_jobs_is_done_long_before_one_with_thousands(client: Client) -> None:

@@ -121,3 +121,4 @@ def test_the_whole_checker_names_them() -> None:
 def test_how_much_of_a_rate_was_used_is_told_by_when_the_last_one_started() -> None:
     assert used([0, 1, 10, 11, 20, 21], most=2, per=10) == 1.0
     assert used([0, 1, 12, 13, 25, 26], most=2, per=10) == 20 / 25
+    assert used([0, 1, 12, 13, 25, 26], most=2, per=10, slack=2) == 20 / 21

@@ -109,10 +109,12 @@ def disordered(bounds: Mapping[UUID, Bounds], runs: Sequence[Run]) -> list[UUID]
     return found
 
 
-def used(starts: Iterable[float], most: int, per: float) -> float:
+def used(starts: Iterable[float], most: int, per: float, slack: float = 0.0) -> float:
     """Which part of a rate was used while work waited: 1.0 if each started as soon as it could.
 
-    From the last of the first window on: how fast these came is up to how many could be run at once.
+    From the last of the first window on: how fast these came is up to how many could be run at once. `slack` are
+    seconds of each window that are not counted.
     """
     ordered = sorted(starts)
-    return per * (len(ordered) / most - 1) / (ordered[-1] - ordered[most - 1])
+    windows = len(ordered) / most - 1
+    return per * windows / (ordered[-1] - ordered[most - 1] - slack * windows)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from holdfast import traffic
-from holdfast.gates import Gate, is_idle
+from holdfast.gates import Gate, is_idle, is_same_rule
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.statements import chunks
 from holdfast.traffic import Line, at_once
@@ -82,7 +82,9 @@ class SqliteLedger:
         return found
 
     def due_gates(self, now: int, most: int) -> dict[UUID, Gate]:
-        return {gate.id: gate for gate in rows.read_gates(self._it.answer("due_gates", (now, most)))}
+        due = {gate.id: gate for gate in rows.read_gates(self._it.answer("due_gates", (now, most)))}
+        self._gates |= due
+        return due
 
     def next_at(self) -> int | None:
         ((opening,),) = self._it.execute("next_opening")
@@ -104,11 +106,23 @@ class SqliteLedger:
         return int(last) if looked_at == _WINDOW else 0
 
     async def save(self, lines: Iterable[Line], gates: Iterable[Gate]) -> None:
-        changed = self._keep(list(lines))
-        self._it.change_many("save_lines", [rows.line_row(line) for line in changed])
-        others = {gate.id: gate for gate in gates}
-        self._gates |= others
-        self._it.change_many("save_gates", [rows.gate_row(gate) for gate in others.values()])
+        """Mostly little has changed, and only that is written."""
+        moved = list(lines)
+        fresh = [line for line in moved if line.id not in self._lines]
+        if fresh:
+            self._it.change_many("make_lines", [rows.line_row(line) for line in fresh])
+            moved = [line for line in moved if line.id in self._lines]
+            self._keep(fresh)
+        self._it.change_many("save_lines", [rows.moved_line(line) for line in moved])
+        self._keep(moved)
+        whole: list[Gate] = []
+        used: list[Gate] = []
+        for gate in gates:
+            before = self._gates.get(gate.id)
+            (used if before is not None and is_same_rule(before, gate) else whole).append(gate)
+            self._gates[gate.id] = gate
+        self._it.change_many("make_gates", [rows.gate_row(gate) for gate in whole])
+        self._it.change_many("save_gates", [rows.used_gate(gate) for gate in used])
 
     def _keep(self, lines: list[Line]) -> list[Line]:
         self._lines |= {line.id: line for line in lines}
