@@ -18,8 +18,6 @@ from msgspec.structs import replace
 ANY_NUMBER: Final = 1_000_000_000
 _BUCKETS: Final = 60
 """A window is remembered in so many parts, each of which is taken to have come at its end."""
-_REMEMBERED: Final = 4096
-"""Ids of lines and gates that need not be computed again."""
 _SLACK: Final = 64
 """A window is taken to be a 64th longer than it is: for the moment between a job's claim and its start."""
 
@@ -66,15 +64,15 @@ class LineRule(msgspec.Struct, frozen=True, gc=False, array_like=True):
         return _line_id(self, queue, priority)
 
 
-# A job's line is asked for several times on its way into the store, and keys come again and again.
-@lru_cache(maxsize=_REMEMBERED)
+# The same few are asked for again and again.
+@lru_cache(maxsize=10_000)
 def _line_id(rule: LineRule, queue: str, priority: int) -> UUID:
     rank = -1 if rule.of(GateKind.ORDER) else priority
-    rules = [(int(gate.kind), gate.name, gate.key) for gate in rule.gates]
-    return _id_of(("line", queue, rank, sorted(rules)))
+    gates = [(int(gate.kind), gate.name, gate.key) for gate in rule.gates]
+    return _id_of(("line", queue, rank, sorted(gates)))
 
 
-@lru_cache(maxsize=_REMEMBERED)
+@lru_cache(maxsize=10_000)
 def _gate_id(kind: GateKind, name: str, key: str) -> UUID:
     return _id_of(("gate", int(kind), name, key))
 
@@ -83,7 +81,7 @@ def _id_of(name: Any) -> UUID:
     return UUID(bytes=hashlib.blake2b(msgspec.json.encode(name), digest_size=16).digest())
 
 
-class Gate(msgspec.Struct, frozen=True):
+class Gate(msgspec.Struct, frozen=True, array_like=True):
     """A gate as the store keeps it."""
 
     id: UUID

@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 from uuid import UUID
 
 import msgspec
@@ -23,6 +23,8 @@ from msgspec.structs import replace
 from holdfast.gates import Gate, GateKind, LineRule, declared, made, opens_at, room, taken, to_open, vacated
 from holdfast.job import FINAL, JobRecord, Stage
 
+_FEWEST_LINES: Final = 8
+"""A claim looks at so many lines at least, if there are as many; for more slots at an eighth of them."""
 Result = TypeVar("Result")
 Entry = TypeVar("Entry")
 
@@ -36,7 +38,7 @@ class LineState(IntEnum):
     """One of its gates has no room."""
 
 
-class Line(msgspec.Struct, frozen=True):
+class Line(msgspec.Struct, frozen=True, array_like=True):
     """A line as the store keeps it."""
 
     id: UUID
@@ -312,8 +314,12 @@ async def claim(
     rated = 0
     queues: frozenset[str] = frozenset()
     has_timed = False
+    # Turns are counted by jobs, so a line that gives several now is the later in turn: it is fair all the same, and
+    # there is less to keep than if each gave one. If that does not fill the slots, others are asked too.
+    breadth = max(_FEWEST_LINES, slots // _FEWEST_LINES)
     while len(jobs) < slots:
-        lines = await ledger.open_lines(queue, priority, slots - len(jobs))
+        lines = await ledger.open_lines(queue, priority, min(slots - len(jobs), breadth))
+        breadth = slots
         gates = await ledger.gates({id for line in lines for id in line.gates})
         if not lines:
             break

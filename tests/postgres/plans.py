@@ -29,7 +29,7 @@ NOT_PREPARED: Final = {
     "recognise": "asks the catalogs",
     "notify": "reads nothing",
 }
-_LARGE: Final = {"jobs", "keys", "failures", "progress"}
+_LARGE: Final = {"jobs", "keys", "failures", "progress", "lines", "gates", "wakes"}
 
 
 @dataclass(frozen=True)

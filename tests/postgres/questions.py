@@ -7,7 +7,19 @@ from uuid import UUID, uuid4
 import msgspec
 
 from holdfast.stores.postgres.floors import LANES
-from tests.postgres.crowd import LATER, QUEUE, TASK, TOKEN, WORKER, id_of, ids_of
+from tests.postgres.crowd import (
+    GATE,
+    IN_LINE,
+    LATER,
+    LINE,
+    LINED_QUEUE,
+    QUEUE,
+    TASK,
+    TOKEN,
+    WORKER,
+    id_of,
+    ids_of,
+)
 
 _RETENTION = 1_000_000
 
@@ -16,41 +28,59 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
     """The values of a statement, as the store would give them. They are right, so that there is something to do."""
     active, finished = ids_of(3, batch), ids_of(4, batch)
     keys = [str(number) for number in range(1, batch + 1)]
+    lined, lines, gates = ids_of(IN_LINE, batch), ids_of(LINE, batch), ids_of(GATE, batch)
+    ones, texts = [1] * batch, ["task"] * batch
     values: dict[str, list[object]] = {
         "announced": [active, [0] * batch],
         "arrange_schedules": [None],
         "attempts": [finished[0]],
+        "attend": [WORKER, QUEUE, None],
         "beat": [WORKER, None, True],
         "busy_queues": [],
         "claim": [WORKER, uuid4(), [QUEUE], [batch], [floor] * LANES, None],
         "claimed": [WORKER, TOKEN],
         "close_keys": [active, 0, _RETENTION],
         "complete": [active, [TOKEN] * batch, ["null"] * batch, active, None, _RETENTION],
+        "current_turns": [[LINED_QUEUE], [5]],
         "declare_dead": [[WORKER], [-1], None],
         "declare_queues": [[QUEUE], [5], [5]],
         "delete": [finished],
         "depart": [WORKER],
+        "due_gates": [None, batch],
         "due_schedules": [None, batch],
         "empty": [[WORKER]],
         "end_work": [[WORKER]],
         "find_keys": [[TASK] * batch, [1] * batch, keys],
+        "forget_gates": [gates],
+        "forget_lines": [lines],
         "forget_schedule": [TASK],
+        "forgotten_lines": [id_of(LINE, 500), batch],
         "held": [WORKER, active, LATER],
         "insert_jobs": [
             _json([{"id": str(uuid4()), "task": TASK, "queue": QUEUE, "args": "{}"} for _ in range(batch)]),
             None,
+            None,
         ],
         "know_queues": [[QUEUE]],
         "known_jobs": [finished],
+        "lines_of": [lined],
+        "lines_of_ready": [lined, 0],
         "lock_active_of_worker": [WORKER],
         "lock_by_id": [finished],
         "lock_dead": [],
         "lock_expired": [None, batch],
+        "lock_gates": [gates],
+        "lock_lines": [lines],
         "lock_orphans": [[WORKER], batch],
         "lock_schedules": [[TASK]],
         "lock_workers": [[WORKER]],
+        "make_gates": [ids_of(GATE, batch, 10**6), ones, texts, texts, ones, ones, [False] * batch],
+        "make_lines": [_json([_line(id) for id in ids_of(LINE, batch, 10**6)])],
         "nearly_full": [[QUEUE]],
         "next_due": [],
+        "open_lines": [LINED_QUEUE, 5, batch],
+        "open_priorities": [LINED_QUEUE],
+        "parked_lines": [gates, ones],
         "pause": [QUEUE, None],
         "progress": [finished],
         "prunable": [id_of(4, 500), id_of(5, 0), batch, LATER, LATER, None, LATER],
@@ -60,6 +90,8 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "publish_tasks": [["task"], ["{}"], None, None],
         "queues": [],
         "quiet": [WORKER],
+        "ready_in_lines": [lines, ones, 0],
+        "ready_plain": [QUEUE, batch, list(range(LANES)), [0] * LANES, 0],
         "record_failures": [_json([_failure(id) for id in active])],
         "record_ticks": [[TASK] * batch, list(range(batch)), finished],
         "recount": [QUEUE],
@@ -68,20 +100,30 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "resume": [QUEUE],
         "ripen": [None, batch],
         "save": [_json([_saved(id) for id in active])],
+        "save_gates": [gates, ones, ones, ones, [False] * batch, ones, gates, ["[]"] * batch, ones, ones, ones],
+        "save_lines": [lines, ones, gates, ones],
         "save_schedules": [[TASK], [1], [LATER], ["{}"]],
         "schedules": [[TASK]],
         "select_by_id": [finished],
+        "select_gates": [gates],
+        "select_lines": [lines],
         "select_finished": [finished],
         "select_unannounced": [batch],
         "set_bound": [QUEUE, 7],
         "sightings": [],
+        "start": [WORKER, TOKEN, lined, 0],
+        "take_wakes": [LINED_QUEUE, batch],
         "take_keys": [_json([_key(id, key) for id, key in zip(finished, keys, strict=True)]), LATER],
         "tasks": [],
         "tell_lock": [[WORKER], True, None],
         "ticks": [TASK, batch],
         "trim_history": [finished, 0],
         "trim_ticks": [[TASK], batch],
+        "try_gates": [gates],
         "unfinished_ticks": [[TASK]],
+        "unused_gates": [batch],
+        "wait_for_line": [LINED_QUEUE, 5],
+        "wake": [[LINED_QUEUE] * batch, lines],
         "workers": [],
     }
     return values[name]
@@ -89,6 +131,10 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
 
 def _json(values: object) -> str:
     return msgspec.json.encode(values).decode()
+
+
+def _line(id: UUID) -> dict[str, object]:
+    return {"id": id, "queue": LINED_QUEUE, "priority": 5, "gates": [id_of(GATE, 1)]}
 
 
 def _saved(id: UUID) -> dict[str, object]:

@@ -27,45 +27,69 @@ from tests.servers.databases import Databases
 
 COUNTING: Final = {"queues"}
 """Counts all that waits, in its indexes: for people, not for workers."""
-AT_THE_FRONT: Final = {"busy_queues", "next_due", "select_unannounced"}
+AT_THE_FRONT: Final = {"busy_queues", "next_due", "select_unannounced", "unused_gates"}
 """Read the first entries of an index, and no further."""
 OF_A_WORKER: Final = {"claimed", "depart", "end_work", "lock_active_of_worker", "lock_orphans", "workers"}
 """Read, or count, all that one worker holds: here a thousand jobs."""
 INDEXES: Final = {
     "announced": {"jobs_pkey"},
     "attempts": {"failures_of_job"},
-    "busy_queues": {"jobs_ready"},
-    "claim": {"jobs_pkey", "jobs_ready"},
+    "busy_queues": {"jobs_ready", "lines_open", "wakes_of_queue"},
+    "claim": {"jobs_pkey", "jobs_ready", "lines_open", "wakes_of_queue"},
     "claimed": {"jobs_active"},
     "close_keys": {"keys_of_job"},
     "complete": {"jobs_pkey", "keys_of_job"},
+    "current_turns": {"lines_open"},
     "delete": {"jobs_pkey", "failures_of_job", "progress_pkey"},
+    "due_gates": {"gates_timed"},
     "end_work": {"jobs_active"},
     "find_keys": {"keys_pkey"},
+    "forget_gates": {"gates_pkey"},
+    "forget_lines": {"lines_pkey", "jobs_in_line"},
+    "forgotten_lines": {"lines_pkey", "jobs_in_line"},
     "held": {"jobs_pkey", "jobs_active"},
     "known_jobs": {"jobs_pkey"},
+    "lines_of": {"jobs_pkey"},
+    "lines_of_ready": {"jobs_pkey"},
     "lock_active_of_worker": {"jobs_pkey", "jobs_active"},
     "lock_by_id": {"jobs_pkey"},
     "lock_expired": {"jobs_expiring"},
+    "lock_gates": {"gates_pkey"},
+    "lock_lines": {"lines_pkey"},
     "lock_orphans": {"jobs_pkey", "jobs_active"},
-    "next_due": {"jobs_due", "jobs_expiring"},
+    "next_due": {"jobs_due", "jobs_expiring", "gates_timed"},
+    "open_lines": {"lines_open"},
+    "open_priorities": {"lines_open"},
+    "parked_lines": {"lines_parked"},
     "prunable": {"jobs_pkey", "keys_of_job"},
     "progress": {"jobs_pkey", "progress_pkey"},
     "prune": {"jobs_pkey", "keys_of_job", "failures_of_job", "progress_pkey"},
     "prune_keys": {"keys_ending"},
-    "queues": {"jobs_ready", "jobs_delayed"},
+    "queues": {"jobs_ready", "jobs_lined", "jobs_delayed"},
+    "ready_in_lines": {"jobs_in_line"},
+    "ready_plain": {"jobs_ready"},
     "report_progress": {"jobs_pkey"},
     "ripen": {"jobs_pkey", "jobs_due"},
     "save": {"jobs_pkey"},
+    "save_gates": {"gates_pkey"},
+    "save_lines": {"lines_pkey"},
     "select_by_id": {"jobs_pkey"},
     "select_finished": {"jobs_pkey"},
+    "select_gates": {"gates_pkey"},
+    "select_lines": {"lines_pkey"},
     "select_unannounced": {"jobs_unannounced"},
+    "start": {"jobs_pkey"},
+    "take_wakes": {"wakes_of_queue"},
     "ticks": {"jobs_pkey"},
     "trim_history": {"failures_of_job", "failures_pkey"},
+    "try_gates": {"gates_pkey"},
     "unfinished_ticks": {"jobs_pkey"},
+    "unused_gates": {"gates_unused"},
+    "wait_for_line": {"lines_open"},
     "workers": {"jobs_active"},
 }
 """What each statement may read of the tables that grow. Those that are not named don't touch them."""
+TABLES: Final = ("jobs", "keys", "failures", "progress", "lines", "gates", "wakes")
 HOT: Final = sorted(INDEXES.keys() - COUNTING - OF_A_WORKER)
 AUTO: Final = {"search_path": "pg_catalog, pg_temp", "enable_seqscan": "off", "plan_cache_mode": "auto"}
 """Where the planner is free to make another plan for each execution."""
@@ -99,7 +123,7 @@ def crowd(postgres: Databases) -> Iterator[Crowd]:
     url = postgres.create_database()
     asyncio.run(_make_tables(url))
     with psycopg.connect(url, autocommit=True) as connection:
-        for table in ("jobs", "keys", "failures", "progress"):  # or it would be analyzed when the machine likes
+        for table in TABLES:  # or it would be analyzed when the machine likes
             connection.execute(f"alter table holdfast.{table} set (autovacuum_enabled = off)".encode())
         connection.execute("vacuum analyze")
         with closing(Prepared(url)) as since_it_was_empty:
@@ -275,7 +299,7 @@ def a_claim_from_its_floor_walks_over_no_dead_entries(crowd: Crowd) -> None:
 
 def plans_made_after_somebody_analyzed_are_good(crowd: Crowd) -> None:
     """From here on the planner knows the crowd."""
-    crowd.do("vacuum (analyze, index_cleanup on) holdfast.jobs, holdfast.keys, holdfast.failures, holdfast.progress")
+    crowd.do(f"vacuum (analyze, index_cleanup on) {', '.join(f'holdfast.{table}' for table in TABLES)}")
     for prepared in (crowd.since_it_was_empty, crowd.since_it_had_few):
         for name in HOT:
             check_cost(name, prepared)

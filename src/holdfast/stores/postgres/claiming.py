@@ -23,7 +23,8 @@ class Plain(NamedTuple):
     """Jobs that stand in no line, and the queues that have work in lines: from those nothing was taken."""
 
     claimed: list[ClaimedJob]
-    lined: list[str]
+    lined: dict[str, bool]
+    """With whether some of those lines have yet to be opened."""
 
 
 class Claiming:
@@ -49,12 +50,14 @@ class Claiming:
 
         async def replay(connection: Connection) -> Plain:
             before = await connection.fetch(statement("claimed"), worker, token)
-            return Plain(rows.claimed_before(before), []) if before else await work(connection)
+            return Plain(rows.claimed_before(before), {}) if before else await work(connection)
 
         claimed, lined = await office.run(work, replay=replay, advice="The next heartbeat gives back what was claimed.")
-        for queue in lined:
+        for queue, is_woken in lined.items():
             most_rated = None if at_once is None else at_once.get(queue, 0)
             try:
+                if is_woken:
+                    await self._lined.open(office, queue)
                 claimed += await self._lined.claim(office, worker, token, queue, wanted[queue], most_rated)
             except HoldfastError:
                 if not claimed:
@@ -82,8 +85,10 @@ class Claiming:
             raise WorkerDeclaredDead
         whole, *taken = found
         snapshot = Snapshot(whole["oldest_transaction"], whole["next_transaction"])
+        lined = {queue: queue in whole["woken"] for queue in {*whole["lined"], *whole["woken"]} - {*whole["paused"]}}
+        others = lined.keys() | {*whole["paused"]}
         for queue, look in looks.items():
-            if queue in whole["paused"] or queue in whole["lined"]:
+            if queue in others:
                 continue  # it was not looked at
             places = ((lane_number(row[4], row[19]), row[21]) for row in taken if row[3] == queue)
             floors[queue].learn(look, places, demand[queue], snapshot)
@@ -91,7 +96,7 @@ class Claiming:
                 floors[queue].swept(started, loop.time())
         if taken:
             await self._look_after(office, connection, {row[3] for row in taken}, whole["nearly_full"])
-        return Plain(rows.claims(taken), [queue for queue in whole["lined"] if queue not in whole["paused"]])
+        return Plain(rows.claims(taken), lined)
 
     async def _look_after(
         self, office: Office, connection: Connection, queues: set[str], nearly_full: Sequence[str]

@@ -5,8 +5,8 @@ Whoever changes a gate has its row locked, and nobody waits in a circle:
 - Jobs are locked before gates. Claims lock gates first, but wait for no job.
 - A transaction waits for gates once, for all of them together, in the order of their ids. After that it takes
   only those that nobody else is at.
-- Only claims and wakes wait for lines, and before they have any gate. Whoever frees a gate opens the lines that are
-  parked there and that nobody else is at: who is at one opens it himself, or has yet to see the gate.
+- Only claims wait for lines, and before they have any gate. Whoever makes room, or makes jobs ready, leaves a wake, and
+  whoever claims next from that queue opens the line.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from holdfast.gates import Gate, GateRule, LineRule, declared
 from holdfast.stores.postgres import rows
-from holdfast.traffic import Line, line_of
+from holdfast.traffic import Line, LineState, line_of
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.transaction import Transaction
@@ -31,16 +31,26 @@ _MOST_PARKED: Final = 1000
 class PostgresLedger:
     """One transaction's lines and gates. What was read under a lock is kept: nobody else changes it meanwhile."""
 
-    def __init__(self, transaction: Transaction, now: int, *, locks_lines: bool = False) -> None:
-        """`locks_lines`: those that are asked for by id are going to be changed."""
+    def __init__(self, transaction: Transaction, now: int, priorities: Iterable[int] = (), slots: int = 0) -> None:
+        """`priorities` are those at which the queue that is claimed from has open lines, for so many slots."""
+        self._slots = slots
         self._it = transaction
         self._now = now
-        self._locks_lines = locks_lines
+        self._priorities = set(priorities)
         self._may_wait = True
         self._lines: dict[UUID, Line] = {}
         self._gates: dict[UUID, Gate] = {}
         self._foreign: set[UUID] = set()
         """Gates that somebody else is at: they were only looked at."""
+        self._ready: dict[UUID, list[UUID]] = {}
+        self._most_ready = 0
+        """How many of the ready jobs of each line were looked up with it."""
+        self._seen: set[tuple[str, int]] = set()
+        """Queues and priorities of which all open lines are known."""
+        self._changed_lines: dict[UUID, Line] = {}
+        self._changed_gates: dict[UUID, Gate] = {}
+        self._to_open: dict[UUID, int] = {}
+        """Gates that have room, and for how many."""
 
     # ── lines ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -48,31 +58,64 @@ class PostgresLedger:
         wanted = set(ids)
         missing = [id for id in wanted if id not in self._lines]
         if missing:
-            selection = "lock_lines" if self._locks_lines else "select_lines"
-            self._keep(map(rows.line, await self._it.fetch(selection, missing)))
+            self.keep_lines(map(rows.line, await self._it.fetch("select_lines", missing)))
         return {id: self._lines[id] for id in wanted if id in self._lines}
 
     async def open_priorities(self, queue: str) -> set[int]:
-        return {row["priority"] for row in await self._it.fetch("open_priorities", queue)}
+        return self._priorities
 
     async def open_lines(self, queue: str, priority: int, most: int) -> list[Line]:
         """Those whose gates can be had, too."""
-        found = await self._it.fetch("open_lines", queue, priority, most)
-        if not found and self._may_wait:
-            found = await self._it.fetch("wait_for_line", queue, priority)
-        lines = self._keep(map(rows.line, found))
+        if (queue, priority) in self._seen and not self._has_open(queue, priority):
+            return []
+        if self._may_wait:
+            return await self._look(queue, priority, most) or await self._wait_for_line(queue, priority)
+        await self.flush()
+        lines = self.keep_lines(map(rows.line, await self._it.fetch("open_lines", queue, priority, most)))
+        return await self._with_gates(lines)
+
+    def _has_open(self, queue: str, priority: int) -> bool:
+        place = queue, priority
+        return any(
+            (line.queue, line.priority) == place and line.state is LineState.OPEN for line in self._lines.values()
+        )
+
+    async def _look(self, queue: str, priority: int, most: int) -> list[Line]:
+        """The first look waits for gates, and brings the ready jobs along."""
+        ((text,),) = await self._it.fetch("look_at_lines", queue, priority, most, self._slots, self._now)
+        look = rows.read_look(text)
+        if not look.lines:
+            return []
+        self._may_wait = False
+        self._most_ready = look.most or 0
+        self._ready = {line.id: [] for line in look.lines}
+        for line, job in look.ready:
+            self._ready[line].append(job)
+        self.keep_gates(look.gates)
+        if len(look.lines) < most:
+            self._seen.add((queue, priority))
+        return self.keep_lines(look.lines)
+
+    async def _wait_for_line(self, queue: str, priority: int) -> list[Line]:
+        """Others are at all of them: the next one is ours when its claimer has done."""
+        return await self._with_gates(
+            self.keep_lines(map(rows.line, await self._it.fetch("wait_for_line", queue, priority)))
+        )
+
+    async def _with_gates(self, lines: list[Line]) -> list[Line]:
         gates = await self.gates({id for line in lines for id in line.gates})
         return [line for line in lines if all(id in gates and id not in self._foreign for id in line.gates)]
 
     async def parked(self, wanted: Mapping[UUID, int]) -> list[Line]:
-        numbers = [min(most, _MOST_PARKED) for most in wanted.values()]
-        return self._keep(map(rows.line, await self._it.fetch("parked_lines", list(wanted), numbers)))
+        """They are not ours to open: the next claim does it."""
+        self._to_open |= {id: min(number, _MOST_PARKED) for id, number in wanted.items() if id not in self._foreign}
+        return []
 
     async def current_turns(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         queues, priorities = zip(*places, strict=True)
         return {(row[0], row[1]): row[2] for row in await self._it.fetch("current_turns", queues, priorities)}
 
-    def _keep(self, lines: Iterable[Line]) -> list[Line]:
+    def keep_lines(self, lines: Iterable[Line]) -> list[Line]:
         kept = list(lines)
         self._lines |= {line.id: line for line in kept}
         return kept
@@ -109,9 +152,13 @@ class PostgresLedger:
     # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def ready(self, wanted: Mapping[UUID, int]) -> dict[UUID, list[UUID]]:
-        found: dict[UUID, list[UUID]] = {id: [] for id in wanted}
-        for row in await self._it.fetch("ready_in_lines", list(wanted), list(wanted.values()), self._now):
-            found[row[0]].append(row[1])
+        found: dict[UUID, list[UUID]] = {id: self._ready.pop(id, []) for id in wanted}
+        more = {id: most for id, most in wanted.items() if most > self._most_ready <= len(found[id])}
+        self._most_ready = 0  # what was looked up then may have been taken since
+        if more:
+            found |= {id: [] for id in more}
+            for row in await self._it.fetch("ready_in_lines", list(more), list(more.values()), self._now):
+                found[row[0]].append(row[1])
         return found
 
     async def lines_of_ready(self, jobs: Iterable[UUID]) -> dict[UUID, UUID]:
@@ -120,19 +167,26 @@ class PostgresLedger:
     # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def save(self, lines: Iterable[Line], gates: Iterable[Gate]) -> None:
-        changed = self._keep(lines)
-        if changed:
-            await self._it.fetch("save_lines", *rows.saved_lines(changed))
-        mine = {gate.id: gate for gate in gates if gate.id not in self._foreign}
-        if mine:
-            await self._it.fetch("save_gates", *rows.saved_gates(list(mine.values())))
-            self._gates |= mine
+        """Keep it for `flush`."""
+        self._changed_lines |= {line.id: line for line in self.keep_lines(lines)}
+        self._changed_gates |= self.keep_gates(gate for gate in gates if gate.id not in self._foreign)
+
+    async def flush(self) -> set[str]:
+        """Write what was saved, and have lines opened where there is room. Answers with their queues."""
+        lines, self._changed_lines = list(self._changed_lines.values()), {}
+        gates, self._changed_gates = list(self._changed_gates.values()), {}
+        to_open, self._to_open = self._to_open, {}
+        if not lines and not gates and not to_open:
+            return set()
+        opened = list(to_open), list(to_open.values())
+        found = await self._it.fetch("save_traffic", *rows.saved_lines(lines), *rows.saved_gates(gates), *opened)
+        return {row["queue"] for row in found}
 
     async def enter(self, rules: Mapping[UUID, tuple[LineRule, str, int]]) -> None:
         """Make lines that are not there, and their gates; and let the gates know what the code says now."""
         lines = [line_of(*rule) for rule in rules.values()]
         made = {row["id"] for row in await self._it.fetch("make_lines", rows.new_lines(lines))}
-        self._keep(line for line in lines if line.id in made)
+        self.keep_lines(line for line in lines if line.id in made)
         named: dict[UUID, GateRule] = {gate.id: gate for rule, _, _ in rules.values() for gate in rule.gates}
         before = self.keep_gates(map(rows.gate, await self._it.fetch("make_gates", *rows.new_gates(named))))
         self._may_wait = False

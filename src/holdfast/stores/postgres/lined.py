@@ -1,7 +1,6 @@
 """Claims from queues that have work in lines.
 
-A claim that finds such a queue first opens the lines into which jobs have come, in a transaction of its own, and then
-takes jobs as traffic.py says, in another: that one may wait for another claimer, and must have nothing in its hands.
+Whoever claims first opens the lines into which jobs have come, and then takes jobs as traffic.py says.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from holdfast.gates import LineRule
 from holdfast.job import ClaimedJob
 from holdfast.store import HintKind
 from holdfast.stores.postgres import rows
-from holdfast.stores.postgres.connection import Record
 from holdfast.stores.postgres.floors import Floors, Look
 from holdfast.stores.postgres.ledger import PostgresLedger
 from holdfast.stores.postgres.office import Office
@@ -44,52 +42,51 @@ class LinedClaims:
     async def claim(
         self, office: Office, worker: UUID, token: UUID, queue: str, slots: int, most_rated: int | None
     ) -> list[ClaimedJob]:
-        await self._open(office, queue)
         claimed: list[ClaimedJob] = []
         look = self._floors.of(queue).look(asyncio.get_running_loop().time())
         for _ in range(_MOST_ROUNDS):
-            round = _Round(
-                worker, token, queue, slots - len(claimed), most_rated, look, frozenset(job.id for job in claimed)
-            )
-            jobs = await office.transact(round.take, replay=round.find)
-            claimed += jobs
+            known = frozenset(job.id for job in claimed)
+            round = _Round(worker, token, queue, slots - len(claimed), most_rated, look, known)
+            claimed += await office.transact(round.take, replay=round.find)
             most_rated = None if most_rated is None else max(0, most_rated - round.rated)
-            if not jobs or len(claimed) >= slots:
+            if len(claimed) >= slots or not round.has_more:
                 break
         return claimed
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _open(self, office: Office, queue: str) -> None:
+    async def open(self, office: Office, queue: str) -> None:
+        """Open the lines of a queue that jobs have come into, or in which some have become ready."""
         while await office.transact(lambda it: self._take_wakes(it, queue)) == _MOST_WAKES:
             pass
 
     async def _take_wakes(self, it: Transaction, queue: str) -> int:
-        found = sorted(await it.fetch("take_wakes", queue, _MOST_WAKES), key=lambda row: row["seq"])
-        if not found:
+        """In a transaction of its own: who claims may have to wait, and must have nothing in his hands then."""
+        ((text, lines, _),) = await it.fetch("take_wakes", queue, _MOST_WAKES)
+        if text is None:
             return 0
-        ledger = PostgresLedger(it, 0, locks_lines=True)
-        woken = {row["line"] for row in found}
-        there = await ledger.lines(woken)
-        told = {row["line"]: row for row in found if row["rule"] is not None}
-        news = {id: row for id, row in told.items() if id not in there or self._known.get(id) != row["rule"]}
+        found = rows.read_wakes(text)
+        ledger = PostgresLedger(it, 0)
+        there = {line.id for line in ledger.keep_lines(rows.read_lines(lines))}
+        woken = {wake.line for wake in found}
+        told = {wake.line: wake for wake in found if wake.rule is not None}
+        news = {id: wake for id, wake in told.items() if id not in there or self._known.get(id) != wake.rule}
         if news:
-            await ledger.enter({id: (_rules.decode(row["rule"]), queue, row["priority"]) for id, row in news.items()})
-            there = await ledger.lines(woken)
+            await ledger.enter(
+                {id: (_rules.decode(wake.rule or ""), queue, wake.priority or 0) for id, wake in news.items()}
+            )
+            there |= (await ledger.lines(news)).keys()
             self._remember(news)
         await traffic.wake(ledger, there)
-        await self._put_back(it, queue, woken - there.keys())
+        await ledger.flush()
+        if unknown := woken - there:  # somebody else is just making these lines
+            await it.fetch("wake", [queue] * len(unknown), list(unknown))
         return len(found)
 
-    def _remember(self, news: dict[UUID, Record]) -> None:
+    def _remember(self, news: dict[UUID, rows.Wake]) -> None:
         if len(self._known) + len(news) > _MOST_KNOWN:
             self._known.clear()
-        self._known |= {id: row["rule"] for id, row in news.items()}
-
-    async def _put_back(self, it: Transaction, queue: str, unknown: set[UUID]) -> None:
-        """Somebody else is just making these lines."""
-        if unknown:
-            await it.fetch("wake", [queue] * len(unknown), list(unknown))
+        self._known |= {id: wake.rule for id, wake in news.items() if wake.rule is not None}
 
 
 class _Round:
@@ -114,22 +111,24 @@ class _Round:
         self._look = look
         self._known = known
         self.rated = 0
+        self.has_more = False
+        """Another round may find something: others were at some of the lines."""
 
     async def take(self, it: Transaction) -> list[ClaimedJob]:
-        found = await it.fetch("attend", self._worker, self._queue, it.given_now)
+        found = await it.fetch("attend", self._worker, self._queue, it.given_now, self._slots, self._look.places)
         if not found:
             raise WorkerDeclaredDead
-        now = found[0]["now"]
-        if found[0]["is_paused"]:
+        ((now, is_paused, priorities, beside, at_priority),) = found
+        if is_paused:
             return []
 
         async def plain_jobs(lowest: int, highest: int, most: int) -> Sequence[UUID]:
-            lanes = range(2 * (9 - highest), 2 * (9 - lowest) + 2)
-            floors = [self._look.places[lane] for lane in lanes]
-            return [row["id"] for row in await it.fetch("ready_plain", self._queue, most, list(lanes), floors, now)]
+            ranked = zip(beside, at_priority, strict=True)
+            return [id for id, priority in ranked if lowest <= priority <= highest][:most]
 
+        ledger = PostgresLedger(it, now, priorities, self._slots)
         picked = await traffic.pick(
-            PostgresLedger(it, now),
+            ledger,
             plain_jobs,
             self._queue,
             self._slots,
@@ -138,10 +137,12 @@ class _Round:
             most_rated=self._most_rated,
         )
         self.rated = picked.rated
-        if elsewhere := picked.queues - {self._queue}:
+        opened = picked.queues | await ledger.flush()
+        if elsewhere := opened - {self._queue}:
             it.hint(HintKind.WORK, elsewhere)
         if picked.has_timed:
             it.hint(HintKind.LATER, {self._queue})
+        self.has_more = bool(picked.jobs) and bool(priorities)
         if not picked.jobs:
             return []
         return rows.started(await it.fetch("start", self._worker, self._token, picked.jobs, now), picked.jobs)

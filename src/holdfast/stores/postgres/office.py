@@ -82,7 +82,7 @@ class Office(Branch):
             work: Callable[[Transaction], Awaitable[Result]],
         ) -> Callable[[Connection], Awaitable[tuple[Result, list[Hint]]]]:
             async def try_it(connection: Connection) -> tuple[Result, list[Hint]]:
-                transaction = self.begin_part(connection)
+                transaction = Transaction(connection, self._offices.now(), self._offices.key_retention)
                 async with connection.transaction():
                     result = await work(transaction)
                     await transaction.finish()
@@ -97,10 +97,6 @@ class Office(Branch):
             return result
 
         return await self.own(whole())
-
-    def begin_part(self, connection: Connection) -> Transaction:
-        """What we do in a transaction that is open on this connection. It must be finished before the commit."""
-        return Transaction(connection, self._offices.now(), self._offices.key_retention)
 
     async def fetch(self, sql: str, *values: Any) -> list[Record]:
         """Run one statement that does no harm if it is done twice."""

@@ -251,6 +251,41 @@ def line(row: Row) -> Line:
     return Line(row[0], row[1], row[2], tuple(row[3]), _LINE_STATES[row[4]], row[5], row[6], row[7])
 
 
+class Look(msgspec.Struct):
+    """What look_at_lines.sql answers: lines, their gates, and pairs of a line and a ready job of it."""
+
+    lines: list[Line]
+    gates: list[Gate]
+    ready: list[tuple[UUID, UUID]]
+    most: int | None
+    """So many ready jobs were looked for in each line."""
+
+
+class Wake(msgspec.Struct, array_like=True):
+    """Jobs have become ready in a line; if they have just come, with all that is needed to make it."""
+
+    line: UUID
+    priority: int | None
+    rule: str | None
+
+
+_looks = msgspec.json.Decoder(Look)
+_line_lists = msgspec.json.Decoder(list[Line])
+_wake_lists = msgspec.json.Decoder(list[Wake])
+
+
+def read_lines(text: str) -> list[Line]:
+    return _line_lists.decode(text)
+
+
+def read_wakes(text: str) -> list[Wake]:
+    return _wake_lists.decode(text)
+
+
+def read_look(text: str) -> Look:
+    return _looks.decode(text)
+
+
 def saved_lines(lines: Sequence[Line]) -> tuple[list[Any], ...]:
     """Lines as save_lines.sql takes them."""
     return (

@@ -68,8 +68,7 @@ class Settling:
         # Numbers, since a UUID computes its hash in Python.
         if len({each.id.int for each in settlements}) < len(settlements):
             done = []  # a job that is settled twice at once must be decided about one by one
-        lined = {each.id for each in done if each.is_lined}
-        if len(done) == len(settlements) and not lined:
+        if len(done) == len(settlements):
             some = await self._complete_all(done)
             if some is None:
                 return [Settled.APPLIED] * len(settlements)
@@ -80,10 +79,10 @@ class Settling:
         async def work(it: Transaction) -> tuple[set[UUID], list[Settled]]:
             by_now = completed
             if done:
-                by_now = completed_of(done, await it.fetch("complete", *self._values(done)))
+                by_now, queues = completed_of(done, await it.fetch(completing(done), *self._values(done)))
                 it.hint(HintKind.FINISHED, ids=by_now)
-                if lined:
-                    await it.depart_by_id([id for id in by_now if id in lined])
+                if queues:
+                    it.hint(HintKind.WORK, queues)
             return by_now, await settle_carefully(it, [each for each in settlements if each.id not in by_now])
 
         completed, answers = await self._office.transact(work)
@@ -93,20 +92,20 @@ class Settling:
     async def _complete_all(self, done: Sequence[Settlement]) -> set[UUID] | None:
         """Complete jobs, and return those that were, or None if all were: the others are stale, or were done before."""
 
-        async def work(connection: Connection) -> set[UUID] | None:
-            some = await connection.fetch_value(statement("complete"), *self._values(done))
-            return None if some is None else set(some)
+        async def work(connection: Connection) -> tuple[list[UUID] | None, list[str]]:
+            some, queues = await connection.fetch_row(statement(completing(done)), *self._values(done))
+            return some, queues
 
-        async def nothing(_: Connection) -> set[UUID]:
-            return set()  # what came through is found by its token
+        async def nothing(_: Connection) -> tuple[list[UUID], list[str]]:
+            return [], []  # what came through is found by its token
 
         advice = "Settle it again: what was done is recognised."
-        some = await self._office.run(work, replay=nothing, advice=advice)
+        some, queues = await self._office.run(work, replay=nothing, advice=advice)
         completed = [each.id for each in done] if some is None else list(some)
         if completed:
             named = frozenset(completed) if len(completed) <= MOST_NAMED else frozenset[UUID]()
-            self._office.pass_on([Hint(HintKind.FINISHED, ids=named)])
-        return some
+            self._office.pass_on([Hint(HintKind.FINISHED, ids=named), *opened(queues)])
+        return None if some is None else set(some)
 
     def _values(self, done: Sequence[Settlement]) -> tuple[Any, ...]:
         return complete_values(done, self._office.microseconds, self._key_retention)
@@ -124,10 +123,20 @@ def complete_values(done: Sequence[Settlement], now: int | None, key_retention: 
     )
 
 
-def completed_of(done: Sequence[Settlement], found: Sequence[Record]) -> set[UUID]:
-    """Those that complete.sql has completed: the others are stale, or were done before."""
-    ((some,),) = found
-    return {each.id for each in done} if some is None else set(some)
+def completing(done: Sequence[Settlement]) -> str:
+    """The statement that completes these."""
+    return "complete_lined" if any(each.is_lined for each in done) else "complete"
+
+
+def completed_of(done: Sequence[Settlement], found: Sequence[Record]) -> tuple[set[UUID], list[str]]:
+    """Those that were completed, while the others are stale, or were done before; and queues that have work now."""
+    ((some, queues),) = found
+    return {each.id for each in done} if some is None else set(some), queues
+
+
+def opened(queues: Sequence[str]) -> list[Hint]:
+    """What to tell of queues that have work now."""
+    return [Hint(HintKind.WORK, frozenset(queues))] if queues else []
 
 
 async def settle_carefully(it: Transaction, settlements: Sequence[Settlement]) -> list[Settled]:

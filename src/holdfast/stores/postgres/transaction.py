@@ -105,13 +105,6 @@ class Transaction:
         """Jobs have left their lines. Their gates are told in the end, when all that is waited for has been locked."""
         self._departures += departures
 
-    async def depart_by_id(self, ids: Sequence[UUID]) -> None:
-        """These jobs have ended, and those of them that stood in a line have left it."""
-        found = await self.fetch("lines_of", ids)
-        if found and self._now is None:
-            self._now = from_microseconds(found[0]["now"])
-        self.depart(Departure(row["id"], row["line"], was_active=True, is_over=True) for row in found)
-
     async def finish(self) -> None:
         """Open lines, and gates, for what has changed. After this the transaction may be committed."""
         departures, self._departures = self._departures, []
@@ -120,16 +113,20 @@ class Transaction:
             await self.fetch("wake", list(woken.values()), list(woken))
         if departures:
             now = to_microseconds(self.now)
-            opened = await traffic.leave(PostgresLedger(self, now), departures, now)
-            if opened:
-                self.hint(HintKind.WORK, opened)
+            ledger = PostgresLedger(self, now)
+            await traffic.leave(ledger, departures, now)
+            await self._flush(ledger)
+
+    async def _flush(self, ledger: PostgresLedger) -> None:
+        opened = await ledger.flush()
+        if opened:
+            self.hint(HintKind.WORK, opened)
 
     async def ripen_gates(self, now: int, most: int) -> None:
         """Open the lines that wait for gates whose time has come."""
         ledger = PostgresLedger(self, now)
-        opened = await traffic.ripen(ledger, await ledger.due_gates(most), now)
-        if opened:
-            self.hint(HintKind.WORK, opened)
+        await traffic.ripen(ledger, await ledger.due_gates(most), now)
+        await self._flush(ledger)
 
     async def forget_lines(self, after: UUID, now: datetime) -> UUID:
         """Forget some lines and gates that nobody needs any more. Where to go on."""
@@ -138,6 +135,7 @@ class Transaction:
         lines = [rows.line(row) for row in await self.fetch("forget_lines", closed)] if closed else []
         if lines:
             await traffic.forget(ledger, lines)
+            await ledger.flush()
         unused = [rows.gate(row) for row in await self.fetch("unused_gates", _WINDOW)]
         idle = [gate.id for gate in unused if is_idle(gate, to_microseconds(now))]
         if idle:

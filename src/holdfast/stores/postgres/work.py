@@ -33,7 +33,7 @@ from holdfast.stores.postgres.connecting import connect_raw
 from holdfast.stores.postgres.connection import Connection, Record
 from holdfast.stores.postgres.faults import Fault, NoConnection, judge, translate
 from holdfast.stores.postgres.pool import Pool
-from holdfast.stores.postgres.settling import complete_values, completed_of
+from holdfast.stores.postgres.settling import complete_values, completed_of, completing
 from holdfast.stores.postgres.statements import statement
 from holdfast.stores.postgres.transaction import Transaction
 
@@ -210,7 +210,7 @@ class PostgresWork:
             if self._connection.is_pooled:
                 await self._raw.execute(_WAIT_FOR_DISK, timeout=_LONGEST_COMMIT)
             values = complete_values([settlement], self._office.microseconds, self._office.key_retention)
-            found = await self._raw.fetch(statement("complete"), *values, timeout=_LONGEST_COMMIT)
+            found = await self._raw.fetch(statement(completing([settlement])), *values, timeout=_LONGEST_COMMIT)
         except asyncpg.InFailedSQLTransactionError as error:
             raise TransactionLost(
                 "A statement of this task's transaction has failed, and PostgreSQL takes none after that: nothing was "
@@ -224,17 +224,10 @@ class PostgresWork:
                 f"The task has returned while a statement of its transaction was under way ({error}). Nothing was "
                 "written; await all of them in the task."
             ) from error
-        is_held = bool(completed_of([settlement], found))
-        if is_held and settlement.is_lined:
-            await self._leave_line(settlement)
-        return is_held
-
-    async def _leave_line(self, settlement: Settlement) -> None:
-        it = self._office.begin_part(self._connection)
-        await it.depart_by_id([settlement.id])
-        await it.finish()
-        for hint in it.hints:
-            self._queues.setdefault(hint.kind, set()).update(hint.queues)
+        completed, queues = completed_of([settlement], found)
+        if queues:
+            self._queues.setdefault(HintKind.WORK, set()).update(queues)
+        return bool(completed)
 
     async def _commit(self) -> None:
         async with asyncio.timeout(_LONGEST_COMMIT):

@@ -133,6 +133,63 @@ create table holdfast.wakes (
 
 create index wakes_of_queue on holdfast.wakes (queue, seq);
 
+-- These jobs, which ran in these lines, are completed: a limit has their places again, and an order has no holder. Lines
+-- that are parked there are to be opened, as many as have left. Answers with their queues.
+--
+-- Gates are locked after the jobs, in the order of their ids. Which lines are parked is asked after that: until then,
+-- others may still park lines there.
+create function holdfast.leave_gates(jobs uuid[], lines uuid[]) returns text[] language plpgsql as $$
+declare
+    left_gates uuid[];
+    numbers    integer[];
+    woken      text[];
+begin
+    with leaving as materialized (
+        select through.gate, count(*)::integer as number
+        from unnest(lines) as mine (line)
+        cross join lateral (
+            select unnest(gates) as gate from holdfast.lines where id = any (array[mine.line])
+        ) as through
+        group by through.gate
+    ),
+    locked as materialized (
+        select id
+        from holdfast.gates
+        where id = any (array(select gate from leaving)) and kind in (1, 3)
+        order by id
+        for update
+    ),
+    freed as (
+        update holdfast.gates as gate
+        set held = case when gate.kind = 1 then greatest(gate.held - leaving.number, 0) else gate.held end,
+            holder = case when gate.holder = any (jobs) then null else gate.holder end
+        from locked
+        cross join lateral (select number from leaving where leaving.gate = locked.id) as leaving
+        where gate.id = any (array[locked.id])
+        returning gate.id, leaving.number
+    )
+    select array_agg(id), array_agg(number) into left_gates, numbers from freed;
+    if left_gates is null then
+        return '{}';
+    end if;
+    with woken_lines as (
+        insert into holdfast.wakes (queue, line)
+        select line.queue, line.id
+        from unnest(left_gates, numbers) as wanted (gate, number)
+        cross join lateral (
+            select queue, id
+            from holdfast.lines
+            where state = 2 and parked_at = wanted.gate
+            order by priority desc, turn, id
+            limit wanted.number
+        ) as line
+        returning queue
+    )
+    select array_agg(distinct queue) into woken from woken_lines;
+    return coalesce(woken, '{}');
+end
+$$;
+
 create table holdfast.keys (
     task         text     not null,
     kind         smallint not null,

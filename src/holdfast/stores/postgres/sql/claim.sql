@@ -16,12 +16,17 @@ control as materialized (
         coalesce(
             array_agg(name) filter (where waiting >= 0.9 * coalesce(override_bound, declared_bound)), '{}'
         ) as nearly_full,
+        -- With a limit it is asked for each: the planner would rather read all of them, once.
         array(
             select name
             from unnest($3::text[]) as asked (name)
-            where exists (select from holdfast.lines where state = 1 and queue = asked.name)
-               or exists (select from holdfast.wakes where queue = asked.name)
-        ) as lined
+            where (select true from holdfast.lines where state = 1 and queue = asked.name limit 1)
+        ) as lined,
+        array(
+            select name
+            from unnest($3::text[]) as asked (name)
+            where (select true from holdfast.wakes where queue = asked.name limit 1)
+        ) as woken
     from holdfast.queues
     where name = any ($3::text[])
 ),
@@ -51,7 +56,7 @@ taken as (
             ) as ready
             limit demand.slots
         ) as picked
-        where demand.queue <> all (control.paused) and demand.queue <> all (control.lined)
+        where demand.queue <> all (control.paused || control.lined || control.woken)
     ))
     returning
         job.id, token, task, queue, priority, args, attempt, max_attempts, runs, crashes, waits, pool_tries, edits,
@@ -73,6 +78,7 @@ select
     control.nearly_full,
     control.paused,
     control.lined,
+    control.woken,
     pg_snapshot_xmin(pg_current_snapshot())::text::bigint as oldest_transaction,
     pg_snapshot_xmax(pg_current_snapshot())::text::bigint as next_transaction
 from alive
@@ -88,5 +94,5 @@ select
         when runs > 1 or generation > 0 then (select seen.place from holdfast.jobs as seen where seen.id = taken.id)
         else place
     end,
-    null, null, null, null, null
+    null, null, null, null, null, null
 from taken

@@ -22,4 +22,4 @@ closed as (
     end
     where k.job = any ($4::uuid[]) and k.expires_at is null and k.job in (select id from completed)
 )
-select case when count(*) < cardinality($1::uuid[]) then coalesce(array_agg(id), '{}') end from completed
+select case when count(*) < cardinality($1::uuid[]) then coalesce(array_agg(id), '{}') end, '{}'::text[] from completed
