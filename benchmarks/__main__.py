@@ -59,7 +59,7 @@ MEASUREMENTS = {
     "statements": Measurement(statements.measure, ("postgres",)),
     "busy": Measurement(busy.measure),
     "working": Measurement(working.measure),
-    "traffic": Measurement(traffic.measure, ("sqlite",)),
+    "traffic": Measurement(traffic.measure),
 }
 _RESULTS = Path(__file__).parent / "results"
 _USUAL_FOLDER = Path("/var/tmp") if Path("/var/tmp").is_dir() else Path.cwd()

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
-from uuid import uuid4
 
 from benchmarks.app import BOUND, QUEUE, TASK
 from benchmarks.figures import percentiles
@@ -21,8 +20,7 @@ from benchmarks.worker import registered_worker
 from holdfast.gates import GateKind, GateRule, LineRule
 from holdfast.ids import Ids
 from holdfast.job import NewJob
-from holdfast.lifecycle import Complete
-from holdfast.store import Queue, Settlement, Store
+from holdfast.store import Queue, Store
 
 _SLOTS = 10
 _OTHERS = 100
@@ -84,12 +82,11 @@ async def _claims(site: Site, claims: int) -> Sample:
     async with registered_worker(site) as worker:
         await _enqueue(worker.store, others * _EACH)
         for number in range(_WARM_UP + claims):
-            token = uuid4()
             started = time.perf_counter()
-            jobs = await worker.store.claim(worker.id, token, {QUEUE: _SLOTS})
+            jobs = await worker.claim(_SLOTS)
             waits.append(time.perf_counter() - started)
             assert len(jobs) == _SLOTS
-            await worker.store.settle([Settlement(job.id, token, Complete("null"), job.is_keyed) for job in jobs])
+            await worker.settle(jobs)
             first = number * _SLOTS
             await _enqueue(worker.store, [others[each % _OTHERS] for each in range(first, first + _SLOTS)])
         while jobs := await worker.claim(1_000):
