@@ -20,7 +20,20 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.gates import Gate, GateKind, LineRule, declared, made, opens_at, room, taken, to_open, vacated
+from holdfast.gates import (
+    Gate,
+    GateKind,
+    LineRule,
+    declared,
+    is_held_on_to,
+    made,
+    opens_at,
+    places,
+    room,
+    taken,
+    to_open,
+    vacated,
+)
 from holdfast.job import FINAL, JobRecord, Stage
 
 _FEWEST_LINES: Final = 8
@@ -85,6 +98,8 @@ class Allotted(msgspec.Struct, frozen=True):
     """Those that have changed."""
     gates: dict[UUID, Gate]
     """All of them."""
+    given: dict[UUID, int]
+    """How many of the jobs come from each line."""
 
 
 def allot(
@@ -159,7 +174,8 @@ def allot(
             blocking = numbers[line.parked_at]
             after[blocking] = replace(after[blocking], next_at=opens_at(after[blocking], now))
         moved.append(line if line.turn == turns[number] else replace(line, turn=turns[number]))
-    return Allotted(jobs, rated, moved, {gate.id: gate for gate in after})
+    given = {line.id: number for line, number in zip(lines, gone, strict=True) if number}
+    return Allotted(jobs, rated, moved, {gate.id: gate for gate in after}, given)
 
 
 # ── what happens to lines ────────────────────────────────────────────────────────────────────────────────────────────
@@ -313,6 +329,7 @@ async def claim(
     jobs: list[UUID] = []
     rated = 0
     queues: frozenset[str] = frozenset()
+    given: Counter[UUID] = Counter()
     has_timed = False
     # Turns are counted by jobs, so a line that gives several now is the later in turn: it is fair all the same, and
     # there is less to keep than if each gave one. If that does not fill the slots, others are asked too.
@@ -323,8 +340,8 @@ async def claim(
         gates = await ledger.gates({id for line in lines for id in line.gates})
         if not lines:
             break
-        quotas = _quotas(lines, slots - len(jobs))
-        ready = await _candidates(ledger, lines, gates, quotas, frozenset(jobs))
+        quotas = _quotas(lines, gates, slots - len(jobs))
+        ready = await _candidates(ledger, lines, gates, quotas, frozenset(jobs), given)
         rated_left = None if most_rated is None else most_rated - rated
         allotted = allot(lines, gates, ready, slots - len(jobs), now, quotas=quotas, most_rated=rated_left)
         if not allotted.lines:
@@ -333,6 +350,7 @@ async def claim(
         # What was opened for a gate's sake may have made no use of it: then it is the turn of others that are parked.
         queues |= await release(ledger, allotted.gates, now)
         jobs += allotted.jobs
+        given.update(allotted.given)
         rated += allotted.rated
         has_timed |= any(gate.next_at is not None for gate in allotted.gates.values())
     return Claimed(jobs, rated, queues, has_timed)
@@ -390,11 +408,17 @@ async def pick(
     return Picked(picked, rated, queues, has_timed)
 
 
-def _quotas(lines: Sequence[Line], slots: int) -> dict[UUID, int]:
-    """How many jobs of each line to look at: enough for twice its part, if every tenant gets the same."""
+def _quotas(lines: Sequence[Line], gates: Mapping[UUID, Gate], slots: int) -> dict[UUID, int]:
+    """How many jobs of each line to look at: enough for twice its part, if every tenant gets the same.
+
+    No more than one beyond what its gates let through: that one is for seeing that they let through no more.
+    """
     tenants = {line.id: line.tenant or line.id for line in lines}
     sizes = Counter(tenants.values())
     parts = {line: -(-2 * slots // (len(sizes) * sizes[tenant])) for line, tenant in tenants.items()}
+    for line in lines:
+        rooms = [1 + places(gate) for id in line.gates if is_held_on_to(gate := gates[id])]
+        parts[line.id] = min(parts[line.id], *rooms) if rooms else parts[line.id]
     # Powers of two, since those with the same quota are looked up together.
     return {line: min(slots, 1 << (part - 1).bit_length()) for line, part in parts.items()}
 
@@ -405,15 +429,16 @@ async def _candidates(
     gates: Mapping[UUID, Gate],
     quotas: Mapping[UUID, int],
     taken: frozenset[UUID],
+    given: Mapping[UUID, int],
 ) -> dict[UUID, list[UUID]]:
-    """The jobs that each line could give, without those that were just taken.
+    """The jobs that each line could give, without those that were just taken, so many of each line.
 
     If its order is held, that is the holder, wherever it stands, or nobody.
     """
     holders = {line.id: holder for line in lines for id in line.gates if (holder := gates[id].holder) is not None}
     back = await ledger.lines_of_ready(list(set(holders.values()) - taken)) if holders else {}
     found = {line: [job] if back.get(job) == line else [] for line, job in holders.items()}
-    wanted = {line.id: quotas[line.id] + len(taken) for line in lines if line.id not in holders}
+    wanted = {line.id: quotas[line.id] + given.get(line.id, 0) for line in lines if line.id not in holders}
     ready = await ledger.ready(wanted) if wanted else {}
     for id, jobs in ready.items():
         found[id] = [job for job in jobs if job not in taken][: quotas[id]]

@@ -153,7 +153,8 @@ def _recovers(client: Client, crowd: Crowd, sticky: list[Job[Any]], fate: Fate) 
     """What was held comes back to those who wait for it, in time, and no limit was passed meanwhile."""
     waiting = [job for job in crowd.jobs if job not in sticky]
     findings = findings_of(client, crowd.jobs, crowd.bounds)
-    check_promises(findings, fate)
+    check_promises(findings)
+    assert sum(map(len, findings.recovery.values())) == len(sticky)
     last_kill = max(event.at for event in client.history.read("kill"))
     first = min(event.at for event in client.history.read("start") if event.job in [job.id for job in waiting])
     assert first - last_kill < PROMISED[fate] + SLACK, "the places that were held are free"
