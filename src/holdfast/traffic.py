@@ -323,9 +323,19 @@ class Claimed(msgspec.Struct, frozen=True):
 
 
 async def claim(
-    ledger: Ledger, queue: str, priority: int, slots: int, now: int, *, most_rated: int | None = None
+    ledger: Ledger,
+    queue: str,
+    priority: int,
+    slots: int,
+    now: int,
+    *,
+    most_rated: int | None = None,
+    is_broad: bool = False,
 ) -> Claimed:
-    """Take ready jobs from the lines of one queue and priority, at most so many; `most_rated` of those under a rate."""
+    """Take ready jobs from the lines of one queue and priority, at most so many; `most_rated` of those under a rate.
+
+    `is_broad`: look at as many lines as there are slots from the beginning, since each gives little.
+    """
     jobs: list[UUID] = []
     rated = 0
     queues: frozenset[str] = frozenset()
@@ -333,7 +343,7 @@ async def claim(
     has_timed = False
     # Turns are counted by jobs, so a line that gives several now is the later in turn: it is fair all the same, and
     # there is less to keep than if each gave one. If that does not fill the slots, others are asked too.
-    breadth = max(_FEWEST_LINES, slots // _FEWEST_LINES)
+    breadth = slots if is_broad else max(_FEWEST_LINES, slots // _FEWEST_LINES)
     while len(jobs) < slots:
         lines = await ledger.open_lines(queue, priority, min(slots - len(jobs), breadth))
         breadth = slots
@@ -383,6 +393,7 @@ async def pick(
     *,
     coin: bool,
     most_rated: int | None,
+    is_broad: bool = False,
 ) -> Picked[Entry]:
     """Take jobs from a queue that has open lines: by priority, and of the same priority some of either kind."""
     picked: list[Entry | UUID] = []
@@ -399,7 +410,7 @@ async def pick(
         plain = await plain_jobs(priority, priority, left)
         share = lines_share(left, len(plain), coin)
         rated_left = None if most_rated is None else most_rated - rated
-        lined = await claim(ledger, queue, priority, share, now, most_rated=rated_left)
+        lined = await claim(ledger, queue, priority, share, now, most_rated=rated_left, is_broad=is_broad)
         rated += lined.rated
         queues |= lined.queues
         has_timed |= lined.has_timed

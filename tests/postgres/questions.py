@@ -34,13 +34,14 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "announced": [active, [0] * batch],
         "arrange_schedules": [None],
         "attempts": [finished[0]],
-        "attend": [WORKER, QUEUE, None],
+        "attend": [WORKER, QUEUE, None, batch, [floor] * LANES],
         "beat": [WORKER, None, True],
         "busy_queues": [],
         "claim": [WORKER, uuid4(), [QUEUE], [batch], [floor] * LANES, None],
         "claimed": [WORKER, TOKEN],
         "close_keys": [active, 0, _RETENTION],
         "complete": [active, [TOKEN] * batch, ["null"] * batch, active, None, _RETENTION],
+        "complete_lined": [active, [TOKEN] * batch, ["null"] * batch, active, None, _RETENTION],
         "current_turns": [[LINED_QUEUE], [5]],
         "declare_dead": [[WORKER], [-1], None],
         "declare_queues": [[QUEUE], [5], [5]],
@@ -70,7 +71,7 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "lock_dead": [],
         "lock_expired": [None, batch],
         "lock_gates": [gates],
-        "lock_lines": [lines],
+        "look_at_lines": [LINED_QUEUE, 5, batch, batch, 0],
         "lock_orphans": [[WORKER], batch],
         "lock_schedules": [[TASK]],
         "lock_workers": [[WORKER]],
@@ -79,8 +80,6 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "nearly_full": [[QUEUE]],
         "next_due": [],
         "open_lines": [LINED_QUEUE, 5, batch],
-        "open_priorities": [LINED_QUEUE],
-        "parked_lines": [gates, ones],
         "pause": [QUEUE, None],
         "progress": [finished],
         "prunable": [id_of(4, 500), id_of(5, 0), batch, LATER, LATER, None, LATER],
@@ -91,7 +90,6 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "queues": [],
         "quiet": [WORKER],
         "ready_in_lines": [lines, ones, 0],
-        "ready_plain": [QUEUE, batch, list(range(LANES)), [0] * LANES, 0],
         "record_failures": [_json([_failure(id) for id in active])],
         "record_ticks": [[TASK] * batch, list(range(batch)), finished],
         "recount": [QUEUE],
@@ -100,8 +98,7 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "resume": [QUEUE],
         "ripen": [None, batch],
         "save": [_json([_saved(id) for id in active])],
-        "save_gates": [gates, ones, ones, ones, [False] * batch, ones, gates, ["[]"] * batch, ones, ones, ones],
-        "save_lines": [lines, ones, gates, ones],
+        "save_traffic": [lines, ones, gates, ones, *_gates(gates), gates, ones, 0, lined],
         "save_schedules": [[TASK], [1], [LATER], ["{}"]],
         "schedules": [[TASK]],
         "select_by_id": [finished],
@@ -131,6 +128,12 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
 
 def _json(values: object) -> str:
     return msgspec.json.encode(values).decode()
+
+
+def _gates(ids: list[UUID]) -> list[list[object]]:
+    ones: list[object] = [1] * len(ids)
+    listed: list[object] = [*ids]
+    return [listed, ones, ones, ones, [False] * len(ids), ones, listed, ["[]"] * len(ids), ones, ones, ones]
 
 
 def _line(id: UUID) -> dict[str, object]:

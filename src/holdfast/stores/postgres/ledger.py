@@ -47,6 +47,8 @@ class PostgresLedger:
         """How many of the ready jobs of each line were looked up with it."""
         self._seen: set[tuple[str, int]] = set()
         """Queues and priorities of which all open lines are known."""
+        self._jobs: set[UUID] = set()
+        """Those that were looked up: what was not taken of them is still in an open line."""
         self._changed_lines: dict[UUID, Line] = {}
         self._changed_gates: dict[UUID, Gate] = {}
         self._to_open: dict[UUID, int] = {}
@@ -71,8 +73,12 @@ class PostgresLedger:
         if self._may_wait:
             return await self._look(queue, priority, most) or await self._wait_for_line(queue, priority)
         await self.flush()
-        lines = self.keep_lines(map(rows.line, await self._it.fetch("open_lines", queue, priority, most)))
-        return await self._with_gates(lines)
+        found = map(rows.line, await self._it.fetch("open_lines", queue, priority, most))
+        # One that this very claim has closed may be open again, for the next one.
+        return await self._with_gates(self.keep_lines(line for line in found if not self._has_done(line.id)))
+
+    def _has_done(self, line: UUID) -> bool:
+        return line in self._lines and self._lines[line].state is not LineState.OPEN
 
     def _has_open(self, queue: str, priority: int) -> bool:
         place = queue, priority
@@ -114,6 +120,11 @@ class PostgresLedger:
     async def current_turns(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         queues, priorities = zip(*places, strict=True)
         return {(row[0], row[1]): row[2] for row in await self._it.fetch("current_turns", queues, priorities)}
+
+    @property
+    def lines_seen(self) -> int:
+        """How many lines were looked at."""
+        return len(self._lines)
 
     def keep_lines(self, lines: Iterable[Line]) -> list[Line]:
         kept = list(lines)
@@ -163,10 +174,13 @@ class PostgresLedger:
             found |= {id: [] for id in more}
             for row in await self._it.fetch("ready_in_lines", list(more), list(more.values()), self._now):
                 found[row[0]].append(row[1])
+        self._jobs.update(job for jobs in found.values() for job in jobs)
         return found
 
     async def lines_of_ready(self, jobs: Iterable[UUID]) -> dict[UUID, UUID]:
-        return {row[0]: row[1] for row in await self._it.fetch("lines_of_ready", list(jobs), self._now)}
+        found = {row[0]: row[1] for row in await self._it.fetch("lines_of_ready", list(jobs), self._now)}
+        self._jobs.update(found)
+        return found
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -183,11 +197,15 @@ class PostgresLedger:
         if not lines and not gates and not to_open:
             return set()
         opened = list(to_open), list(to_open.values())
-        found = await self._it.fetch("save_traffic", *rows.saved_lines(lines), *rows.saved_gates(gates), *opened)
+        changed = *rows.saved_lines(lines), *rows.saved_gates(gates)
+        found = await self._it.fetch("save_traffic", *changed, *opened, self._now, list(self._jobs))
         return {row["queue"] for row in found}
 
-    async def enter(self, rules: Mapping[UUID, tuple[LineRule, str, int]]) -> None:
-        """Make lines that are not there, and their gates; and let the gates know what the code says now."""
+    async def enter(self, rules: Mapping[UUID, tuple[LineRule, str, int]]) -> set[UUID]:
+        """Make lines that are not there, and their gates; and let the gates know what the code says now.
+
+        Answers with those that were made. Others may have come in between, and are not locked.
+        """
         lines = [line_of(*rule) for rule in rules.values()]
         made = {row["id"] for row in await self._it.fetch("make_lines", rows.new_lines(lines))}
         self.keep_lines(line for line in lines if line.id in made)
@@ -199,3 +217,4 @@ class PostgresLedger:
             for id in line.gates if line.id in made else ():
                 after[id] = replace(after[id], lines=after[id].lines + 1)
         await self.save([], [gate for id, gate in after.items() if gate != before[id]])
+        return made

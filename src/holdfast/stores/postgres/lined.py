@@ -38,6 +38,8 @@ class LinedClaims:
         self._floors = floors
         self._known: dict[UUID, str] = {}
         """The rules of lines that are there already, as they were last told."""
+        self._broad: set[str] = set()
+        """Queues whose lines gave hardly one job each, when last claimed from: these are asked for more at once."""
 
     async def claim(
         self, office: Office, worker: UUID, token: UUID, queue: str, slots: int, most_rated: int | None
@@ -46,9 +48,11 @@ class LinedClaims:
         look = self._floors.of(queue).look(asyncio.get_running_loop().time())
         for _ in range(_MOST_ROUNDS):
             known = frozenset(job.id for job in claimed)
-            round = _Round(worker, token, queue, slots - len(claimed), most_rated, look, known)
+            is_broad = queue in self._broad
+            round = _Round(worker, token, queue, slots - len(claimed), most_rated, look, known, is_broad=is_broad)
             claimed += await office.transact(round.take, replay=round.find)
             most_rated = None if most_rated is None else max(0, most_rated - round.rated)
+            self._broad = self._broad | {queue} if round.gave_little else self._broad - {queue}
             if len(claimed) >= slots or not round.has_more:
                 break
         return claimed
@@ -72,14 +76,13 @@ class LinedClaims:
         told = {wake.line: wake for wake in found if wake.rule is not None}
         news = {id: wake for id, wake in told.items() if id not in there or self._known.get(id) != wake.rule}
         if news:
-            await ledger.enter(
+            there |= await ledger.enter(
                 {id: (_rules.decode(wake.rule or ""), queue, wake.priority or 0) for id, wake in news.items()}
             )
-            there |= (await ledger.lines(news)).keys()
             self._remember(news)
         await traffic.wake(ledger, there)
         await ledger.flush()
-        if unknown := woken - there:  # somebody else is just making these lines
+        if unknown := woken - there:  # somebody else has just made these lines, or is at it
             await it.fetch("wake", [queue] * len(unknown), list(unknown))
         return len(found)
 
@@ -101,6 +104,8 @@ class _Round:
         most_rated: int | None,
         look: Look,
         known: frozenset[UUID],
+        *,
+        is_broad: bool,
     ) -> None:
         """`known` are the jobs that earlier rounds have taken."""
         self._worker = worker
@@ -110,7 +115,9 @@ class _Round:
         self._most_rated = most_rated
         self._look = look
         self._known = known
+        self._is_broad = is_broad
         self.rated = 0
+        self.gave_little = False
         self.has_more = False
         """Another round may find something: others were at some of the lines."""
 
@@ -135,7 +142,9 @@ class _Round:
             now,
             coin=bool(self._token.int & 1),
             most_rated=self._most_rated,
+            is_broad=self._is_broad,
         )
+        self.gave_little = 2 * ledger.lines_seen > len(picked.jobs)
         self.rated = picked.rated
         opened = picked.queues | await ledger.flush()
         if elsewhere := opened - {self._queue}:

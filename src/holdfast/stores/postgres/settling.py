@@ -79,10 +79,10 @@ class Settling:
         async def work(it: Transaction) -> tuple[set[UUID], list[Settled]]:
             by_now = completed
             if done:
-                by_now, queues = completed_of(done, await it.fetch(completing(done), *self._values(done)))
+                by_now, _ = completed_of(done, await it.fetch("complete", *self._values(done)))
                 it.hint(HintKind.FINISHED, ids=by_now)
-                if queues:
-                    it.hint(HintKind.WORK, queues)
+                # With those of the others, since gates must be waited for all at once.
+                await it.depart_by_id([each.id for each in done if each.is_lined and each.id in by_now])
             return by_now, await settle_carefully(it, [each for each in settlements if each.id not in by_now])
 
         completed, answers = await self._office.transact(work)

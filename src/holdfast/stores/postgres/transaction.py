@@ -105,6 +105,13 @@ class Transaction:
         """Jobs have left their lines. Their gates are told in the end, when all that is waited for has been locked."""
         self._departures += departures
 
+    async def depart_by_id(self, ids: Sequence[UUID]) -> None:
+        """These jobs have been completed, and those of them that stood in a line have left it."""
+        found = await self.fetch("lines_of", ids) if ids else []
+        if found and self._now is None:
+            self._now = from_microseconds(found[0]["now"])
+        self.depart(Departure(row["id"], row["line"], was_active=True, is_over=True) for row in found)
+
     async def finish(self) -> None:
         """Open lines, and gates, for what has changed. After this the transaction may be committed."""
         departures, self._departures = self._departures, []

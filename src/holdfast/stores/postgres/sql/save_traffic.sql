@@ -1,10 +1,20 @@
 -- All that can change of lines and gates; and so many of those that are parked at gates are to be opened.
 -- $1 lines, $2 states, $3 gates where they are parked, $4 turns; $5 gates and what they are like; $16 gates with room, and
--- $17 for how many.
+-- $17 for how many; $18 the time, $19 jobs that are known.
 with
 saved_lines as (
     update holdfast.lines as line
-    set state = new.state, parked_at = new.parked_at, turn = new.turn
+    -- A line that is closed is looked at once more: since its jobs were read, some may have come whose wake somebody has
+    -- taken while it was still open.
+    set state = case
+            when new.state = 0 and (
+                select true from holdfast.jobs
+                where line = new.id and stage = 2 and (expires_at is null or expires_at > $18) and id <> all ($19::uuid[])
+                limit 1
+            ) then 1
+            else new.state
+        end,
+        parked_at = new.parked_at, turn = new.turn
     from unnest($1::uuid[], $2::smallint[], $3::uuid[], $4::bigint[]) as new (id, state, parked_at, turn)
     where line.id = any (array[new.id])
 ),
