@@ -26,6 +26,7 @@ from benchmarks import (
     single,
     snapshot,
     statements,
+    traffic,
     working,
 )
 from benchmarks.disk import file_system, is_real_disk
@@ -58,6 +59,7 @@ MEASUREMENTS = {
     "statements": Measurement(statements.measure, ("postgres",)),
     "busy": Measurement(busy.measure),
     "working": Measurement(working.measure),
+    "traffic": Measurement(traffic.measure),
 }
 _RESULTS = Path(__file__).parent / "results"
 _USUAL_FOLDER = Path("/var/tmp") if Path("/var/tmp").is_dir() else Path.cwd()

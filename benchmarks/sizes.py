@@ -27,6 +27,8 @@ class Sizes:
     statement_jobs: int = 10_000
     busy_jobs: int = 20_000
     worker_jobs: int = 200_000
+    traffic_jobs: int = 50_000
+    throttled_jobs: int = 1_000_000
 
 
 FULL = Sizes()
@@ -47,4 +49,6 @@ QUICK = Sizes(
     statement_jobs=1_000,
     busy_jobs=1_000,
     worker_jobs=20_000,
+    traffic_jobs=5_000,
+    throttled_jobs=100_000,
 )

@@ -29,7 +29,9 @@ class IdleWorker:
         return await self.store.claim(self.id, uuid4(), {QUEUE: slots})
 
     async def settle(self, jobs: Sequence[ClaimedJob]) -> list[Settled]:
-        return await self.store.settle([Settlement(job.id, job.token, Complete("null"), job.is_keyed) for job in jobs])
+        return await self.store.settle(
+            [Settlement(job.id, job.token, Complete("null"), job.is_keyed, job.is_lined) for job in jobs]
+        )
 
 
 @asynccontextmanager

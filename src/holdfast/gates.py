@@ -121,15 +121,36 @@ def declared(gate: Gate, rule: GateRule) -> Gate:
     return replace(gate, declared=rule.most, per=rule.per, is_blocking=rule.is_blocking)
 
 
+def is_same_rule(one: Gate, other: Gate) -> bool:
+    """Whether they differ only in what has passed through them."""
+    return (one.declared, one.override, one.per, one.is_blocking, one.lines) == (
+        other.declared,
+        other.override,
+        other.per,
+        other.is_blocking,
+        other.lines,
+    )
+
+
+def is_held_on_to(gate: Gate) -> bool:
+    """Whether jobs take something from it that they give back."""
+    return gate.kind is GateKind.LIMIT or gate.kind is GateKind.ORDER
+
+
+def places(gate: Gate) -> int:
+    """Of a limit or an order: how many are free. An order has one, also for the job that holds it."""
+    return max(0, gate.most - gate.held) if gate.kind is GateKind.LIMIT else 1
+
+
 def room(gate: Gate, now: int) -> int:
     """How many more may be claimed through it. An order lets its holder through, and nobody else: see `heads`."""
     match gate.kind:
         case GateKind.LIMIT:
-            return max(0, gate.most - gate.held)
+            return places(gate)
         case GateKind.RATE:
             return max(0, gate.most - sum(count for _, count in _recent(gate, now)))
         case GateKind.ORDER:
-            return 1
+            return places(gate)
         case GateKind.FAIR:
             return ANY_NUMBER
 

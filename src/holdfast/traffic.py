@@ -10,7 +10,7 @@ order of turns. What has ready jobs is thus always open, or parked at a gate wit
 from __future__ import annotations
 
 import heapq
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
@@ -20,7 +20,21 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.gates import Gate, GateKind, GateRule, LineRule, declared, made, opens_at, room, taken, to_open, vacated
+from holdfast.gates import (
+    Gate,
+    GateKind,
+    GateRule,
+    LineRule,
+    declared,
+    is_held_on_to,
+    made,
+    opens_at,
+    places,
+    room,
+    taken,
+    to_open,
+    vacated,
+)
 from holdfast.job import FINAL, JobRecord, Stage
 
 _FEWEST_LINES: Final = 8
@@ -85,6 +99,8 @@ class Allotted(msgspec.Struct, frozen=True):
     """Those that have changed."""
     gates: dict[UUID, Gate]
     """All of them."""
+    given: dict[UUID, int]
+    """How many of the jobs come from each line."""
 
 
 def allot(
@@ -102,58 +118,69 @@ def allot(
     `ready` are the jobs of each line, the next one first; if there are as many as its quota, there may be more.
     At most `most_rated` of those under a rate are taken: they have to start when they are claimed.
     """
-    after = dict(gates)
-    rooms = {id: room(gate, now) for id, gate in gates.items()}
-    turns = {line.id: line.turn for line in lines}
-    through: dict[UUID, list[UUID]] = {id: [] for id in gates}
-    waiting = {line.id: deque(ready[line.id]) for line in lines}
+    # By number, since looking up UUIDs takes long.
+    after = list(gates.values())
+    numbers = {id: number for number, id in enumerate(gates)}
+    ways = [tuple(numbers[id] for id in line.gates) for line in lines]
+    rooms = [room(gate, now) for gate in after]
+    rates = {number for number, gate in enumerate(after) if gate.kind is GateKind.RATE}
+    tenants = {number for number, gate in enumerate(after) if gate.kind is GateKind.FAIR}
+    through: list[list[UUID]] = [[] for _ in after]
+    found = [ready[line.id] for line in lines]
+    gone = [0] * len(lines)
+    turns = [line.turn for line in lines]
+    changed: dict[int, Line] = {}
     rated = 0
-    changed: dict[UUID, Line] = {}
     jobs: list[UUID] = []
     heap = [(-line.priority, line.turn, number) for number, line in enumerate(lines)]
     heapq.heapify(heap)
     while heap and len(jobs) < slots:
         rank, turn, number = heapq.heappop(heap)
-        line = lines[number]
-        mine = waiting[line.id]
-        if not mine and len(ready[line.id]) >= quotas[line.id]:
+        line, way, mine = lines[number], ways[number], found[number]
+        is_empty = gone[number] >= len(mine)
+        if is_empty and len(mine) >= quotas[line.id]:
             continue  # there may be more, but others come first
-        if mine:
-            blocking = next((id for id in line.gates if rooms[id] <= 0), None)
+        if not is_empty:
+            blocking = next((gate for gate in way if rooms[gate] <= 0), None)
         else:  # there may be others behind the one that holds the order
-            blocking = next((id for id in line.gates if _is_held(gates[id], through[id])), None)
+            blocking = next((gate for gate in way if _is_held(after[gate], through[gate])), None)
         if blocking is not None:
-            changed[line.id] = replace(line, state=LineState.PARKED, parked_at=blocking, turn=turns[line.id])
+            parked_at = after[blocking].id
+            changed[number] = replace(line, state=LineState.PARKED, parked_at=parked_at, turn=turns[number])
             continue
-        if not mine:
-            changed[line.id] = replace(line, state=LineState.CLOSED, turn=turns[line.id])
+        if is_empty:
+            changed[number] = replace(line, state=LineState.CLOSED, turn=turns[number])
             continue
-        is_rated = any(after[id].kind is GateKind.RATE for id in line.gates)
+        is_rated = not rates.isdisjoint(way)
         if is_rated and most_rated is not None and rated >= most_rated:
             continue
         rated += is_rated
-        job = mine.popleft()
+        job = mine[gone[number]]
+        gone[number] += 1
         jobs.append(job)
         turn += 1
-        for id in line.gates:
-            rooms[id] -= 1
-            through[id].append(job)
-            if after[id].kind is GateKind.FAIR:
-                turn = max(turn, after[id].turn + 1)
-                after[id] = replace(after[id], turn=turn)
-        turns[line.id] = turn
-        changed[line.id] = replace(line, turn=turn)
+        for gate in way:
+            rooms[gate] -= 1
+            through[gate].append(job)
+            if gate in tenants:
+                turn = max(turn, after[gate].turn + 1)
+                after[gate] = replace(after[gate], turn=turn)
+        turns[number] = turn
+        changed[number] = line
         heapq.heappush(heap, (rank, turn, number))
-    for id, passed in through.items():
-        gate = after[id] = taken(after[id], passed, now)
+    after = [taken(gate, passed, now) for gate, passed in zip(after, through, strict=True)]
+    for number, passed in enumerate(through):
         # Others may be parked there since before it last had room: they are opened when it has some again.
-        if passed and (opening := opens_at(gate, now)) is not None:
-            after[id] = replace(gate, next_at=opening)
-    for line in changed.values():
-        if line.parked_at is not None and line.state is LineState.PARKED:
-            gate = after[line.parked_at]
-            after[gate.id] = replace(gate, next_at=opens_at(gate, now))
-    return Allotted(jobs, rated, list(changed.values()), after)
+        if passed and (opening := opens_at(after[number], now)) is not None:
+            after[number] = replace(after[number], next_at=opening)
+    moved: list[Line] = []
+    for number, line in changed.items():
+        if line.state is LineState.PARKED and line.parked_at is not None:
+            blocking = numbers[line.parked_at]
+            after[blocking] = replace(after[blocking], next_at=opens_at(after[blocking], now))
+        moved.append(line if line.turn == turns[number] else replace(line, turn=turns[number]))
+    given = {line.id: number for line, number in zip(lines, gone, strict=True) if number}
+    return Allotted(jobs, rated, moved, {gate.id: gate for gate in after}, given)
 
 
 # ── what happens to lines ────────────────────────────────────────────────────────────────────────────────────────────
@@ -310,6 +337,8 @@ class Claimed(msgspec.Struct, frozen=True):
     """How many of them are under a rate."""
     queues: frozenset[str]
     """Those that have work now that they did not have before."""
+    has_timed: bool = False
+    """Whether lines wait for a time now: whoever ticks has to know."""
 
 
 async def claim(
@@ -329,6 +358,8 @@ async def claim(
     jobs: list[UUID] = []
     rated = 0
     queues: frozenset[str] = frozenset()
+    given: Counter[UUID] = Counter()
+    has_timed = False
     # Turns are counted by jobs, so a line that gives several now is the later in turn: it is fair all the same, and
     # there is less to keep than if each gave one. If that does not fill the slots, others are asked too.
     breadth = slots if is_broad else max(_FEWEST_LINES, slots // _FEWEST_LINES)
@@ -338,18 +369,20 @@ async def claim(
         gates = await ledger.gates({id for line in lines for id in line.gates})
         if not lines:
             break
-        quotas = _quotas(lines, slots - len(jobs))
-        ready = await _candidates(ledger, lines, gates, quotas, frozenset(jobs))
+        quotas = _quotas(lines, gates, slots - len(jobs))
+        ready = await _candidates(ledger, lines, gates, quotas, frozenset(jobs), given)
         rated_left = None if most_rated is None else most_rated - rated
         allotted = allot(lines, gates, ready, slots - len(jobs), now, quotas=quotas, most_rated=rated_left)
         if not allotted.lines:
             break
-        await ledger.save(allotted.lines, [gate for id, gate in allotted.gates.items() if gate != gates[id]])
+        await ledger.save(allotted.lines, [gate for id, gate in allotted.gates.items() if gate is not gates[id]])
         # What was opened for a gate's sake may have made no use of it: then it is the turn of others that are parked.
         queues |= await release(ledger, allotted.gates, now)
         jobs += allotted.jobs
+        given.update(allotted.given)
         rated += allotted.rated
-    return Claimed(jobs, rated, queues)
+        has_timed |= any(gate.next_at is not None for gate in allotted.gates.values())
+    return Claimed(jobs, rated, queues, has_timed)
 
 
 @dataclass(frozen=True)
@@ -362,6 +395,8 @@ class Picked(Generic[Entry]):
     """How many of them are under a rate."""
     queues: frozenset[str]
     """Those that have work now that they did not have before."""
+    has_timed: bool
+    """Whether lines wait for a time now: whoever ticks has to know."""
 
 
 PlainJobs = Callable[[int, int, int], Awaitable[Sequence[Entry]]]
@@ -383,6 +418,7 @@ async def pick(
     picked: list[Entry | UUID] = []
     rated = 0
     queues: frozenset[str] = frozenset()
+    has_timed = False
     highest = 9
     for priority in [*sorted(await ledger.open_priorities(queue), reverse=True), -1]:
         if priority < highest:
@@ -396,16 +432,23 @@ async def pick(
         lined = await claim(ledger, queue, priority, share, now, most_rated=rated_left, is_broad=is_broad)
         rated += lined.rated
         queues |= lined.queues
+        has_timed |= lined.has_timed
         picked += [*lined.jobs, *plain[: left - len(lined.jobs)]]
         highest = priority - 1
-    return Picked(picked, rated, queues)
+    return Picked(picked, rated, queues, has_timed)
 
 
-def _quotas(lines: Sequence[Line], slots: int) -> dict[UUID, int]:
-    """How many jobs of each line to look at: enough for twice its part, if every tenant gets the same."""
+def _quotas(lines: Sequence[Line], gates: Mapping[UUID, Gate], slots: int) -> dict[UUID, int]:
+    """How many jobs of each line to look at: enough for twice its part, if every tenant gets the same.
+
+    No more than one beyond what its gates let through: that one is for seeing that they let through no more.
+    """
     tenants = {line.id: line.tenant or line.id for line in lines}
     sizes = Counter(tenants.values())
     parts = {line: -(-2 * slots // (len(sizes) * sizes[tenant])) for line, tenant in tenants.items()}
+    for line in lines:
+        rooms = [1 + places(gate) for id in line.gates if is_held_on_to(gate := gates[id])]
+        parts[line.id] = min(parts[line.id], *rooms) if rooms else parts[line.id]
     # Powers of two, since those with the same quota are looked up together.
     return {line: min(slots, 1 << (part - 1).bit_length()) for line, part in parts.items()}
 
@@ -416,15 +459,16 @@ async def _candidates(
     gates: Mapping[UUID, Gate],
     quotas: Mapping[UUID, int],
     taken: frozenset[UUID],
+    given: Mapping[UUID, int],
 ) -> dict[UUID, list[UUID]]:
-    """The jobs that each line could give, without those that were just taken.
+    """The jobs that each line could give, without those that were just taken, so many of each line.
 
     If its order is held, that is the holder, wherever it stands, or nobody.
     """
     holders = {line.id: holder for line in lines for id in line.gates if (holder := gates[id].holder) is not None}
     back = await ledger.lines_of_ready(list(set(holders.values()) - taken)) if holders else {}
     found = {line: [job] if back.get(job) == line else [] for line, job in holders.items()}
-    wanted = {line.id: quotas[line.id] + len(taken) for line in lines if line.id not in holders}
+    wanted = {line.id: quotas[line.id] + given.get(line.id, 0) for line in lines if line.id not in holders}
     ready = await ledger.ready(wanted) if wanted else {}
     for id, jobs in ready.items():
         found[id] = [job for job in jobs if job not in taken][: quotas[id]]

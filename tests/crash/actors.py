@@ -10,7 +10,7 @@ import signal
 import traceback
 from typing import Any, Final, NoReturn
 
-from tests.crash import completing, forking, opening, producing, scheduling, waiting, working
+from tests.crash import claiming, completing, forking, opening, producing, scheduling, waiting, working
 from tests.crash.line import Gone, Line
 
 _LONGEST_LIFE: Final = 600
@@ -39,4 +39,4 @@ def perform(line: Line, verb: str, options: dict[str, Any]) -> NoReturn:
     os._exit(0)
 
 
-_MODULES: Final = (completing, forking, opening, producing, scheduling, waiting, working)
+_MODULES: Final = (claiming, completing, forking, opening, producing, scheduling, waiting, working)

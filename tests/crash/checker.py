@@ -7,6 +7,7 @@
     doubled    started again after it had reached a final state
     repeated   at-most-once, and started more than once
     charged    more attempts were charged than it has failed by itself
+    crowded, hasty, disordered: a limit, a rate or an order was passed, see traffic_checker.py
 
 Recovery is how long it took from the kill of a process until each job that ran in it ran again. What is promised of it
 depends on how much was killed.
@@ -15,7 +16,7 @@ depends on how much was killed.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
@@ -24,10 +25,10 @@ from uuid import UUID
 import msgspec
 
 from holdfast.job import Delivery, JobRecord, JobState
-from tests.worker.history import Event
+from tests.crash import traffic_checker
+from tests.crash.traffic_checker import Bounds
+from tests.worker.history import KILL, Event
 
-KILL = "kill"
-"""What a test writes down with the pid of a process that it is about to kill, and with its fate."""
 BIRTH = "startup"
 """What a process writes down when it is ready to run jobs."""
 _NOT_ITS_FAULT = ("CancelledError",)
@@ -50,7 +51,18 @@ class Fate(StrEnum):
 
 PROMISED: Final = {Fate.CHILD: 1.0, Fate.COLD: 1.0, Fate.WORKER: 5.0, Fate.EVERYTHING: math.inf, Fate.CUT_OFF: 35.0}
 """Seconds. A cold start is told apart to show why it takes longer; what is promised is the same."""
-PROMISES: Final = ("lost", "stuck", "unfounded", "stale", "doubled", "repeated", "charged")
+PROMISES: Final = (
+    "lost",
+    "stuck",
+    "unfounded",
+    "stale",
+    "doubled",
+    "repeated",
+    "charged",
+    "crowded",
+    "hasty",
+    "disordered",
+)
 
 
 def quantile(times: Iterable[float], part: float) -> float:
@@ -72,6 +84,9 @@ class Findings:
     doubled: list[UUID] = field(default_factory=list)
     repeated: list[UUID] = field(default_factory=list)
     charged: list[UUID] = field(default_factory=list)
+    crowded: list[UUID] = field(default_factory=list)
+    hasty: list[UUID] = field(default_factory=list)
+    disordered: list[UUID] = field(default_factory=list)
     recovery: dict[Fate, list[float]] = field(default_factory=dict)
 
     @property
@@ -94,8 +109,16 @@ class Findings:
         return f"{self.jobs} jobs, {self.runs} runs; {times or 'no recovery'}; broken: {self.broken or 'nothing'}"
 
 
-def check(acknowledged: Iterable[UUID], records: Iterable[JobRecord], events: Sequence[Event]) -> Findings:
-    """`records` is all that the database has, once everything has come to rest; `events` all that was written down."""
+def check(
+    acknowledged: Iterable[UUID],
+    records: Iterable[JobRecord],
+    events: Sequence[Event],
+    bounds: Mapping[UUID, Bounds] | None = None,
+    lateness: float = 0.0,
+) -> Findings:
+    """`records` is all that the database has, once everything has come to rest; `events` all that was written down;
+    `bounds` what some of the jobs were under, in the order of enqueuing.
+    """
     by_id = {record.id: record for record in records}
     findings = Findings(jobs=len(by_id), runs=sum(event.what == "start" for event in events))
     findings.lost = [id for id in acknowledged if id not in by_id]
@@ -106,6 +129,11 @@ def check(acknowledged: Iterable[UUID], records: Iterable[JobRecord], events: Se
     for id, record in by_id.items():
         _check_job(findings, record, by_job.get(id, []))
     findings.recovery = _recovery(events, by_job)
+    if bounds:
+        runs = traffic_checker.runs_of(events)
+        findings.crowded = traffic_checker.crowded(bounds, runs)
+        findings.hasty = traffic_checker.hasty(bounds, runs, lateness)
+        findings.disordered = traffic_checker.disordered(bounds, runs)
     return findings
 
 

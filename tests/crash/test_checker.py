@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast.job import Delivery, JobRecord, Stage
-from tests.crash.checker import BIRTH, KILL, Fate, Findings, check, quantile
-from tests.worker.history import Event
+from tests.crash.checker import BIRTH, Fate, Findings, check, quantile
+from tests.worker.history import KILL, Event
 
 JOB = uuid4()
 

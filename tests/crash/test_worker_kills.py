@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -20,48 +20,18 @@ from holdfast import Job
 from holdfast.clock import SystemClock
 from holdfast.ids import Ids
 from holdfast.job import JobState, NewJob
-from tests.crash.checker import KILL, PROMISED, Fate, Findings, check
+from tests.crash.checker import PROMISED, Fate
+from tests.crash.killing import SLACK, check_promises, findings_of, kill
 from tests.crash.rounds import IS_THOROUGH, rounds
-from tests.crash.tally import keep
 from tests.worker.database import DATABASES, database
-from tests.worker.history import History
-from tests.worker.program import PATIENCE, Client, Program, client_of, descendants_of, is_alive, until
-
-SLACK = 4.0
-"""Seconds more than is promised: for a machine on which all tests run at once. The tally of the long form has none."""
+from tests.worker.history import KILL, History
+from tests.worker.program import Client, Program, client_of, is_alive, until
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def client(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Client]:
     with database(request, tmp_path) as url, client_of(url, History(tmp_path / "history")) as client:
         yield client
-
-
-def _kill(client: Client, fate: Fate, *pids: int) -> None:
-    """SIGKILL them. Written down for the checker with all that dies with them: first, while nothing has recovered."""
-    family = [each for pid in pids for each in descendants_of(pid)]
-    for each in {*pids, *family}:
-        client.history.write(KILL, pid=each, note=fate)
-    for pid in pids:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def _findings(client: Client, jobs: list[Job[Any]]) -> Findings:
-    """Wait until all have come to their end, and check."""
-    records = client.ends_of(jobs, 2 * PATIENCE)
-    findings = check([job.id for job in jobs], records, client.history.read())
-    keep(client.url, findings)
-    sys.stderr.write(f"{findings}\n")
-    return findings
-
-
-def _check_promises(findings: Findings, *fates: Fate) -> None:
-    """None is broken, and what suffered these fates has recovered in time."""
-    assert findings.broken == {}
-    assert set(findings.recovery) >= set(fates)
-    late = {fate: longest for fate, longest in findings.late.items() if longest > PROMISED[fate] + SLACK}
-    assert late == {}, findings
 
 
 def _sticky(client: Client, number: int) -> list[Job[Any]]:
@@ -88,11 +58,11 @@ def test_a_killed_child_loses_no_job_and_charges_nobody(client: Client) -> None:
         quick = client.enqueue_many("quick", 300)
         for child in children:
             lost = [job for job in sticky if job.record().worker == child.id]
-            _kill(client, Fate.CHILD, child.pid)
+            kill(client, Fate.CHILD, child.pid)
             for job in lost:
                 client.end_of(job)
-        findings = _findings(client, [*sticky, *quick])
-        _check_promises(findings, Fate.CHILD, Fate.COLD)
+        findings = findings_of(client, [*sticky, *quick])
+        check_promises(findings, Fate.CHILD, Fate.COLD)
         assert sum(map(len, findings.recovery.values())) >= 16
         assert len(client.working(2)) == 2, "they were replaced"
         assert len(re.findall(r"child \d+ was killed by SIGKILL", program.output)) == 2
@@ -110,10 +80,10 @@ def test_children_die_with_their_supervisor_and_another_worker_takes_over(client
         client.working(2)
         family = first.family()
         assert len(family) >= 3
-        _kill(client, Fate.WORKER, first.pid)
+        kill(client, Fate.WORKER, first.pid)
         until(lambda: not any(map(is_alive, family)), "the whole family to be dead")
-        findings = _findings(client, jobs)
-        _check_promises(findings, Fate.WORKER)
+        findings = findings_of(client, jobs)
+        check_promises(findings, Fate.WORKER)
         assert len(findings.recovery[Fate.WORKER]) == 8
 
 
@@ -122,13 +92,13 @@ def test_after_everything_was_killed_the_next_worker_takes_over(client: Client) 
     with Program(client.url, client.history, "-p", "1") as program:
         client.working(1)
         jobs = _sticky(client, 4)
-        _kill(client, Fate.EVERYTHING, program.pid, *program.family())
+        kill(client, Fate.EVERYTHING, program.pid, *program.family())
     waiting = client.enqueue_many("quick", 50)
     with Program(client.url, client.history, "-p", "1"):
         waiting[0].result("60s")
         ready = client.history.read("start", waiting[0].id)[0].at
-        findings = _findings(client, [*jobs, *waiting])
-        _check_promises(findings, Fate.EVERYTHING)
+        findings = findings_of(client, [*jobs, *waiting])
+        check_promises(findings, Fate.EVERYTHING)
         assert len(findings.recovery[Fate.EVERYTHING]) == 4
         assert max(findings.recovery[Fate.EVERYTHING]) < 5 + 2 * SLACK, "the new worker has to start as well"
         for job in jobs:
@@ -154,7 +124,7 @@ def test_a_worker_that_wakes_up_after_its_funeral_is_refused_and_begins_anew(cli
         for pid in reversed(everybody):
             os.kill(pid, signal.SIGCONT)
 
-        findings = _findings(client, [job])
+        findings = findings_of(client, [job])
         assert findings.broken == {}
         assert (len(client.history.read("start", job.id)), job.record().attempt) == (2, 1)
         program.says("is not ours any more|was taken for dead")
@@ -183,8 +153,8 @@ def test_workers_that_are_stopped_past_their_lease_are_replaced_and_refused_when
             client.started(job, times=2)
         for zombie in zombies:
             _wake(zombie)
-        findings = _findings(client, jobs)
-        _check_promises(findings, Fate.CUT_OFF)
+        findings = findings_of(client, jobs)
+        check_promises(findings, Fate.CUT_OFF)
         assert len(findings.recovery[Fate.CUT_OFF]) == len(jobs)
         for zombie in zombies:
             zombie.says("is not ours any more|was taken for dead")
@@ -218,7 +188,7 @@ def test_a_child_that_is_stopped_is_replaced(client: Client, is_busy: bool) -> N
         os.kill(before.pid, signal.SIGSTOP)
         jobs.append(client.enqueue("quick"))
         program.says("its event loop has been blocked for")
-        findings = _findings(client, jobs)
+        findings = findings_of(client, jobs)
         assert findings.broken == {}
         assert client.workers()[0].pid != before.pid
 
@@ -237,8 +207,8 @@ def test_an_at_most_once_job_never_starts_twice_whatever_is_killed(client: Clien
             # Children that die before they have done anything are started again more and more slowly.
             goal = len(client.history.read("end")) + chance.randint(1, 30)
             until(lambda goal=goal: len(client.history.read("end")) >= goal or _is_done(client), "some work")  # type: ignore[misc]
-            _kill(client, Fate.CHILD, chance.choice(client.working(1)).pid)
-        findings = _findings(client, [*jobs, *others])
+            kill(client, Fate.CHILD, chance.choice(client.working(1)).pid)
+        findings = findings_of(client, [*jobs, *others])
         assert findings.broken == {}
         for job in jobs:
             record = job.record()
@@ -265,17 +235,17 @@ def test_kills_at_any_moment_for_a_long_time(client: Client) -> None:
                 until(lambda goal=goal: len(client.history.read("end")) >= goal or _is_done(client), "work")  # type: ignore[misc]
                 _kill_something(client, stack, programs, chance)
             until(lambda: _is_done(client), "the end of all jobs")
-        _check_promises(_findings(client, jobs), Fate.CHILD, Fate.WORKER)
+        check_promises(findings_of(client, jobs), Fate.CHILD, Fate.WORKER)
 
 
 def _kill_something(client: Client, stack: ExitStack, programs: list[Program], chance: random.Random) -> None:
     match chance.randrange(10):
         case 0 | 1:
-            _kill(client, Fate.WORKER, programs.pop(0).pid)
+            kill(client, Fate.WORKER, programs.pop(0).pid)
         case 2:
             programs.pop(0).send(signal.SIGTERM)
         case _:
-            _kill(client, Fate.CHILD, chance.choice(client.working(1)).pid)
+            kill(client, Fate.CHILD, chance.choice(client.working(1)).pid)
     if len(programs) < 2:
         programs.append(stack.enter_context(Program(client.url, client.history, "-p", "2")))
 

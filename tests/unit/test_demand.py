@@ -161,6 +161,29 @@ def test_hope_that_comes_while_a_claim_is_under_way_is_not_forgotten_when_it_is_
     assert demand.wanted(0.0, PLENTY) == {}
 
 
+def test_a_queue_that_gave_all_that_could_start_at_once_is_asked_again_when_another_could() -> None:
+    """It may have more that are under a rate: they are not fetched ahead, and must not be left waiting either."""
+    demand = Demand(make_slots({"a": 2}))
+    for _ in range(2):
+        demand.fetched(0)
+        demand.started(0)
+    demand.answered({"a": 5}, {"a": 2}, {"a": 2})
+    assert demand.wanted(0.0, PLENTY) == {}
+    demand.finished(0)
+    assert demand.wanted(0.0, PLENTY) == {"a": 1}
+    demand.answered({"a": 1}, {}, {"a": 1})
+    demand.finished(0)
+    assert demand.wanted(0.0, PLENTY) == {}, "now it is empty"
+
+
+def test_a_slot_that_became_free_during_a_claim_is_asked_for() -> None:
+    demand = Demand(make_slots({"a": 1}))
+    demand.answered({"a": 3}, {}, {"a": 0})
+    assert demand.wanted(0.0, PLENTY) == {"a": 1}
+    demand.answered({"a": 1}, {}, {"a": 1})
+    assert demand.wanted(0.0, PLENTY) == {}
+
+
 def test_queues_that_are_not_served_here_give_no_hope() -> None:
     demand = Demand(make_slots({"a": 2}))
     assert not demand.hope_for(["other"])

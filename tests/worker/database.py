@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 DATABASES = ["sqlite", "postgres"] if IS_THOROUGH else ["sqlite"]
 """For what happens in the worker, whatever the database: the long form tries it on both."""
+LIMITED_DATABASES = ["sqlite", "postgres"]
+"""Those with limits, rates, orders and fairness."""
 
 
 @contextmanager

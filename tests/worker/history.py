@@ -11,6 +11,8 @@ import msgspec
 
 VARIABLE = "HOLDFAST_TEST_HISTORY"
 """Names the file, for the processes of a worker."""
+KILL = "kill"
+"""What a test writes down with the pid of a process that it is about to kill, and with its fate."""
 
 
 class Event(msgspec.Struct, frozen=True):

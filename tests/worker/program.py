@@ -169,8 +169,8 @@ def is_alive(pid: int) -> bool:
 class Client:
     """A producer beside the worker: enqueues, and looks."""
 
-    def __init__(self, url: str, history: History) -> None:
-        self.app: Holdfast = make_app(url)
+    def __init__(self, url: str, history: History, make: Callable[[str], Holdfast] = make_app) -> None:
+        self.app: Holdfast = make(url)
         self.url = url
         self.history = history
 
@@ -245,7 +245,7 @@ class Client:
 
 
 @contextmanager
-def client_of(url: str, history: History) -> Iterator[Client]:
-    client = Client(url, history)
+def client_of(url: str, history: History, make: Callable[[str], Holdfast] = make_app) -> Iterator[Client]:
+    client = Client(url, history, make)
     yield client
     client.close()

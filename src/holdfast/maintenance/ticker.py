@@ -12,6 +12,8 @@ log = logging.getLogger("holdfast.maintenance")
 
 _LOOK_EVERY: Final = 2.5
 """Hints tell when something is scheduled; this is for when they don't."""
+_EARLY: Final = 0.8
+"""A nap is up to a fifth longer than was asked for, and what a rate allows while it lasts is lost."""
 
 
 class Ticker(HintedService):
@@ -23,4 +25,4 @@ class Ticker(HintedService):
             log.warning("%d jobs expired before they could start", tick.expired)
         if tick.next_in is None:
             return _LOOK_EVERY
-        return min(max(tick.next_in.total_seconds(), SOONEST), _LOOK_EVERY)
+        return min(max(tick.next_in.total_seconds() * _EARLY, SOONEST), _LOOK_EVERY)

@@ -213,6 +213,8 @@ class MemoryStore:
         moment = to_microseconds(now)
         picked = at_once(traffic.pick(self._ledger, plain_jobs, queue, slots, moment, coin=coin, most_rated=most_rated))
         self._ring(HintKind.WORK, picked.queues)
+        if picked.has_timed:
+            self._ring(HintKind.LATER, {queue})
         return [self._jobs[each] if isinstance(each, UUID) else each for each in picked.jobs]
 
     def _ready(self, now: datetime) -> list[JobRecord]:

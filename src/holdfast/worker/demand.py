@@ -39,6 +39,8 @@ class Demand:
         self._measured_at: float | None = None
         self._hopeful: dict[str, None] = {}
         self._renewed: set[str] = set()
+        self._held_back: list[set[str]] = [set() for _ in self._sizes]
+        """Queues that gave as many as could start at once, and may have more that must not be fetched ahead."""
         self._turns = [0] * len(self._sizes)
         self.hope_for(self._pool_of)
 
@@ -55,13 +57,23 @@ class Demand:
         self._renewed.update(served)
         return bool(served)
 
-    def answered(self, asked: dict[str, int], got: dict[str, int]) -> None:
+    def answered(
+        self, asked: Mapping[str, int], got: Mapping[str, int], at_once: Mapping[str, int] | None = None
+    ) -> None:
         """The last claim was answered. A queue that gave less than it was asked for is empty.
 
         Unless there has been hope for it since it was asked: that may be work which the claim came too early for.
+        If it gave as many as could start `at_once`, it may have more that are under a rate: there is hope again as soon
+        as one of them could start.
         """
         for queue, number in asked.items():
-            if got.get(queue, 0) < number and queue not in self._renewed:
+            given = got.get(queue, 0)
+            if given < number and queue not in self._renewed:
+                pool = self.pool_of(queue)
+                if at_once is not None and pool is not None and given >= at_once.get(queue, 0):
+                    if self.has_slot(pool):
+                        continue
+                    self._held_back[pool].add(queue)
                 self._hopeful.pop(queue, None)
 
     # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -88,6 +100,9 @@ class Demand:
         """A job that may not be fetched ahead says nothing about how many might be."""
         self._running[pool] -= 1
         self._finished[pool] += was_short
+        if self._held_back[pool]:
+            self._hopeful.update(dict.fromkeys(self._held_back[pool]))
+            self._held_back[pool].clear()
 
     @property
     def running(self) -> int:

@@ -217,15 +217,16 @@ class Station:
         token = UUID(bytes=secrets.token_bytes(16))
         claim = self._recorder.claiming(token)
         self._is_claiming = True
+        at_once = self._demand.at_once(wanted)
         try:
-            jobs = await self._engine.store.claim(self._worker, token, wanted, self._demand.at_once(wanted))
+            jobs = await self._engine.store.claim(self._worker, token, wanted, at_once)
             for job in jobs:
                 self._take(job)
         finally:
             self._recorder.answered(claim)
             self._is_claiming = False
             self._look_idle()
-        self._demand.answered(wanted, Counter(job.queue for job in jobs))
+        self._demand.answered(wanted, Counter(job.queue for job in jobs), at_once)
         return len(jobs)
 
     def _take(self, job: ClaimedJob) -> None:

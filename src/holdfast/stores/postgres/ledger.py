@@ -167,9 +167,13 @@ class PostgresLedger:
     # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def ready(self, wanted: Mapping[UUID, int]) -> dict[UUID, list[UUID]]:
-        found: dict[UUID, list[UUID]] = {id: self._ready.pop(id, []) for id in wanted}
-        more = {id: most for id, most in wanted.items() if most > self._most_ready <= len(found[id])}
-        self._most_ready = 0  # what was looked up then may have been taken since
+        found = {id: self._ready.pop(id) for id in wanted if id in self._ready}
+        # What is not there was not looked up with its line, or may have been taken since.
+        more = {
+            id: most
+            for id, most in wanted.items()
+            if id not in found or (most > self._most_ready and len(found[id]) >= self._most_ready)
+        }
         if more:
             found |= {id: [] for id in more}
             for row in await self._it.fetch("ready_in_lines", list(more), list(more.values()), self._now):

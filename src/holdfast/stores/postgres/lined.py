@@ -150,6 +150,8 @@ class _Round:
         opened = picked.queues | await ledger.flush()
         if elsewhere := opened - {self._queue}:
             it.hint(HintKind.WORK, elsewhere)
+        if picked.has_timed:
+            it.hint(HintKind.LATER, {self._queue})
         self.has_more = bool(picked.jobs) and bool(priorities)
         if not picked.jobs:
             return []

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from holdfast import traffic
-from holdfast.gates import Gate, is_idle
+from holdfast.gates import Gate, is_held_on_to, is_idle, is_same_rule
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.statements import chunks
 from holdfast.traffic import Line, at_once
@@ -28,6 +28,8 @@ class SqliteLedger:
         self._it = transaction
         self._lines: dict[UUID, Line] = {}
         self._gates: dict[UUID, Gate] = {}
+        self._free: set[UUID] = set()
+        """Ready jobs whose lines lead through no gate that has to know when they end."""
 
     async def lines(self, ids: Iterable[UUID]) -> dict[UUID, Line]:
         wanted = set(ids)
@@ -71,7 +73,14 @@ class SqliteLedger:
                 text = self._it.answer("ready_in_lines", (self._it.microseconds, most, *chunk), len(chunk))
                 for line, job in rows.read_pairs(text):
                     found[line].append(job)
+        for id, jobs in found.items():
+            if not any(is_held_on_to(self._gates[gate]) for gate in self._lines[id].gates):
+                self._free.update(jobs)
         return found
+
+    def is_free(self, job: UUID) -> bool:
+        """Whether nobody has to be told when a job that was just found ends."""
+        return job in self._free
 
     async def lines_of_ready(self, jobs: Sequence[UUID]) -> dict[UUID, UUID]:
         self._it.flush()
@@ -82,7 +91,9 @@ class SqliteLedger:
         return found
 
     def due_gates(self, now: int, most: int) -> dict[UUID, Gate]:
-        return {gate.id: gate for gate in rows.read_gates(self._it.answer("due_gates", (now, most)))}
+        due = {gate.id: gate for gate in rows.read_gates(self._it.answer("due_gates", (now, most)))}
+        self._gates |= due
+        return due
 
     def next_at(self) -> int | None:
         ((opening,),) = self._it.execute("next_opening")
@@ -104,11 +115,23 @@ class SqliteLedger:
         return int(last) if looked_at == _WINDOW else 0
 
     async def save(self, lines: Iterable[Line], gates: Iterable[Gate]) -> None:
-        changed = self._keep(list(lines))
-        self._it.change_many("save_lines", [rows.line_row(line) for line in changed])
-        others = {gate.id: gate for gate in gates}
-        self._gates |= others
-        self._it.change_many("save_gates", [rows.gate_row(gate) for gate in others.values()])
+        """Mostly little has changed, and only that is written."""
+        moved = list(lines)
+        fresh = [line for line in moved if line.id not in self._lines]
+        if fresh:
+            self._it.change_many("make_lines", [rows.line_row(line) for line in fresh])
+            moved = [line for line in moved if line.id in self._lines]
+            self._keep(fresh)
+        self._it.change_many("save_lines", [rows.moved_line(line) for line in moved])
+        self._keep(moved)
+        whole: list[Gate] = []
+        used: list[Gate] = []
+        for gate in gates:
+            before = self._gates.get(gate.id)
+            (used if before is not None and is_same_rule(before, gate) else whole).append(gate)
+            self._gates[gate.id] = gate
+        self._it.change_many("make_gates", [rows.gate_row(gate) for gate in whole])
+        self._it.change_many("save_gates", [rows.used_gate(gate) for gate in used])
 
     def _keep(self, lines: list[Line]) -> list[Line]:
         self._lines |= {line.id: line for line in lines}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
@@ -250,7 +251,9 @@ def read_lines(text: str) -> list[Line]:
     ]
 
 
+@lru_cache(maxsize=4096)
 def _gate_ids(text: str) -> tuple[UUID, ...]:
+    """The same lines are read again and again, and making UUIDs takes long."""
     return tuple(UUID(text[start : start + 32]) for start in range(0, len(text), 32))
 
 
@@ -259,6 +262,11 @@ def line_row(line: Line) -> Row:
     state, parked_at = int(line.state), _optional_bytes(line.parked_at)
     tenant = _optional_bytes(line.tenant)
     return line.id.bytes, line.queue, line.priority, gates, state, parked_at, line.turn, tenant
+
+
+def moved_line(line: Line) -> Row:
+    """A line as save_lines.sql takes it."""
+    return line.id.bytes, int(line.state), _optional_bytes(line.parked_at), line.turn
 
 
 def read_gates(text: str) -> list[Gate]:
@@ -283,6 +291,15 @@ def read_gates(text: str) -> list[Gate]:
     ]
 
 
+def used_gate(gate: Gate) -> Row:
+    """A gate as save_gates.sql takes it."""
+    return gate.id.bytes, gate.held, _optional_bytes(gate.holder), _log(gate), gate.next_at, gate.turn
+
+
+def _log(gate: Gate) -> str:
+    return msgspec.json.encode(gate.log).decode() if gate.log else "[]"
+
+
 def gate_row(gate: Gate) -> Row:
     return (
         gate.id.bytes,
@@ -295,7 +312,7 @@ def gate_row(gate: Gate) -> Row:
         gate.is_blocking,
         gate.held,
         _optional_bytes(gate.holder),
-        msgspec.json.encode(gate.log).decode(),
+        _log(gate),
         gate.next_at,
         gate.turn,
         gate.lines,

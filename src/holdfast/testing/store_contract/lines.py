@@ -107,6 +107,12 @@ class LineContract:
         assert ids_of(await harness.claim(demand=5)) == [third]
         assert await harness.state(first) is JobState.COMPLETED
 
+    async def test_a_cancelled_job_that_waits_frees_no_place(self, harness: Harness) -> None:
+        _, second, _ = await harness.enqueue_many(3, line=limit(1))
+        await harness.claim()
+        await harness.store.cancel([second], "not wanted")
+        assert await harness.claim(demand=5) == []
+
     async def test_a_limit_that_the_code_has_raised_counts_from_the_next_job_on(self, harness: Harness) -> None:
         await harness.enqueue_many(3, line=limit(1))
         assert len(await harness.claim(demand=5)) == 1
@@ -150,6 +156,31 @@ class LineContract:
         assert await harness.claim(demand=10) == []
         await harness.pass_time("2s")
         assert len(await harness.claim(demand=10)) == 3
+
+    async def test_a_rate_counts_in_any_window_and_not_by_the_minutes_of_the_clock(self, harness: Harness) -> None:
+        await harness.enqueue_many(10, line=rate(3))
+        for pause in ("50s", "40s"):
+            await harness.pass_time(pause)
+            assert len(await harness.claim(demand=1)) == 1
+        await harness.pass_time("15s")
+        assert len(await harness.claim(demand=10)) == 1, "two of the last minute count"
+        await harness.pass_time("10s")
+        assert len(await harness.claim(demand=10)) == 1, "the first one is over"
+        assert await harness.claim(demand=10) == []
+
+    async def test_a_rate_is_remembered_longer_than_its_jobs(self, harness: Harness) -> None:
+        await harness.enqueue(line=rate(1, timedelta(days=1)))
+        [claimed] = await harness.claim()
+        await harness.settle(claimed, Complete())
+        assert await harness.claim() == []
+        await harness.pass_time("12h")
+        for _ in range(3):
+            await harness.store.prune()
+        assert await harness.store.get([claimed.id]) == []
+        await harness.enqueue(line=rate(1, timedelta(days=1)))
+        assert await harness.claim() == []
+        await harness.pass_time("13h")
+        assert len(await harness.claim()) == 1
 
     async def test_a_tick_tells_when_a_rate_has_room_again(self, harness: Harness) -> None:
         await harness.enqueue_many(2, line=rate(1))
@@ -242,6 +273,14 @@ class LineContract:
         await harness.store.cancel([first], "not wanted")
         assert ids_of(await harness.claim(demand=5)) == [second]
 
+    async def test_a_cancelled_job_that_waits_lets_nobody_pass_the_one_that_runs(self, harness: Harness) -> None:
+        _, second, third = await harness.enqueue_many(3, line=order())
+        [claimed] = await harness.claim(demand=5)
+        await harness.store.cancel([second], "not wanted")
+        assert await harness.claim(demand=5) == []
+        await harness.settle(claimed, Complete())
+        assert ids_of(await harness.claim(demand=5)) == [third]
+
     # ── fairness and priority ────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_a_tenant_with_many_jobs_does_not_starve_one_with_few(self, harness: Harness) -> None:
@@ -249,6 +288,29 @@ class LineContract:
         few = set(await harness.enqueue_many(5, line=tenant("small")))
         claimed = await harness.claim(demand=12)
         assert few <= set(ids_of(claimed))
+
+    async def test_turns_go_on_from_one_claim_to_the_next(self, harness: Harness) -> None:
+        await harness.enqueue_many(30, line=tenant("large"))
+        few = set(await harness.enqueue_many(4, line=tenant("small")))
+        await harness.enqueue_many(30, line=tenant("huge"))
+        worker = await harness.worker()
+        claimed = {job.id for _ in range(15) for job in await harness.claim(worker)}
+        assert few <= claimed
+
+    async def test_who_comes_later_does_not_make_up_for_what_he_has_not_used(self, harness: Harness) -> None:
+        await harness.enqueue_many(60, line=tenant("early"))
+        await harness.claim(demand=20)
+        late = set(await harness.enqueue_many(20, line=tenant("late")))
+        claimed = set(ids_of(await harness.claim(demand=20)))
+        assert 9 <= len(claimed & late) <= 11
+
+    async def test_many_lines_of_one_tenant_get_no_more_than_one_line_of_another(self, harness: Harness) -> None:
+        for number in range(20):
+            await harness.enqueue(line=together(tenant("large"), order(f"o{number}")))
+        few = set(await harness.enqueue_many(4, line=tenant("small")))
+        worker = await harness.worker()
+        claimed = {job.id for _ in range(10) for job in await harness.claim(worker)}
+        assert few <= claimed
 
     async def test_jobs_in_lines_and_others_share_the_slots(self, harness: Harness) -> None:
         plain = set(await harness.enqueue_many(20))

@@ -1,8 +1,5 @@
-insert into holdfast_gates (
-    id, kind, name, key, declared, override, per, is_blocking, held, holder, log, next_at, turn, lines
-)
-values /*rows*/(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)/*rows*/
-on conflict (id) do update
-set declared = excluded.declared, override = excluded.override, per = excluded.per,
-    is_blocking = excluded.is_blocking, held = excluded.held, holder = excluded.holder, log = excluded.log,
-    next_at = excluded.next_at, turn = excluded.turn, lines = excluded.lines
+-- What changes of a gate when jobs pass through it.
+update holdfast_gates
+set held = new.column2, holder = new.column3, log = new.column4, next_at = new.column5, turn = new.column6
+from (values /*rows*/(?, ?, ?, ?, ?, ?)/*rows*/) as new
+where id = new.column1

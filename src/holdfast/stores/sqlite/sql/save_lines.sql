@@ -1,4 +1,5 @@
-insert into holdfast_lines (id, queue, priority, gates, state, parked_at, turn, tenant)
-values /*rows*/(?, ?, ?, ?, ?, ?, ?, ?)/*rows*/
-on conflict (id) do update
-set state = excluded.state, parked_at = excluded.parked_at, turn = excluded.turn
+-- All that can change of a line.
+update holdfast_lines
+set state = new.column2, parked_at = new.column3, turn = new.column4
+from (values /*rows*/(?, ?, ?, ?)/*rows*/) as new
+where id = new.column1

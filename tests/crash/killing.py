@@ -1,0 +1,50 @@
+"""Killing real workers, and what must be true afterwards."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+from uuid import UUID
+
+from holdfast import Job
+from tests.crash.checker import PROMISED, Fate, Findings, check
+from tests.crash.tally import keep
+from tests.crash.traffic_checker import Bounds
+from tests.worker.history import KILL
+from tests.worker.program import PATIENCE, Client, descendants_of
+
+SLACK = 4.0
+"""Seconds more than is promised: for a machine on which all tests run at once. The tally of the long form has none."""
+
+
+def kill(client: Client, fate: Fate, *pids: int) -> None:
+    """SIGKILL them. Written down for the checker with all that dies with them: first, while nothing has recovered."""
+    family = [each for pid in pids for each in descendants_of(pid)]
+    for each in {*pids, *family}:
+        client.history.write(KILL, pid=each, note=fate)
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def findings_of(
+    client: Client, jobs: Sequence[Job[Any]], bounds: Mapping[UUID, Bounds] | None = None, lateness: float = 0.0
+) -> Findings:
+    """Wait until all have come to their end, and check."""
+    records = client.ends_of(jobs, 2 * PATIENCE)
+    findings = check([job.id for job in jobs], records, client.history.read(), bounds, lateness)
+    keep(client.url, findings)
+    sys.stderr.write(f"{findings}\n")
+    return findings
+
+
+def check_promises(findings: Findings, *fates: Fate) -> None:
+    """None is broken, and what suffered these fates has recovered in time."""
+    assert findings.broken == {}
+    assert set(findings.recovery) >= set(fates)
+    late = {fate: longest for fate, longest in findings.late.items() if longest > PROMISED[fate] + SLACK}
+    assert late == {}, findings
