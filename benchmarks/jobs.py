@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from benchmarks.app import BOUND, QUEUE, TASK
-from holdfast import Holdfast, Queue, Retry
+from holdfast import Holdfast, Limit, Queue, Rate, Retry
 
 hf = Holdfast(queues=[Queue(QUEUE, bound=BOUND, scheduled_bound=BOUND)])
 
@@ -35,3 +35,28 @@ def in_a_process(number: int) -> None:
 async def fails(number: int) -> None:
     """Fails, is tried again, and goes dead."""
     raise ValueError(number)
+
+
+@hf.task
+async def plain(tenant: str, number: int) -> None:
+    """Under no limit, but otherwise as those that follow."""
+
+
+@hf.task(rate=Rate(1_000_000, "1m", "{tenant}"))
+async def rate(tenant: str, number: int) -> None:
+    """Under a rate that stops nobody."""
+
+
+@hf.task(limit=Limit(1_000, "{tenant}"))
+async def limit(tenant: str, number: int) -> None:
+    """Under a limit that stops nobody."""
+
+
+@hf.task(order="{tenant}")
+async def order(tenant: str, number: int) -> None:
+    """One after the other."""
+
+
+@hf.task(fair="{tenant}")
+async def fair(tenant: str, number: int) -> None:
+    """Tenants take turns."""

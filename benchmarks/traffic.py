@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Final
 
+import benchmarks.jobs
 from benchmarks import throttled
 from benchmarks.app import BOUND, QUEUE
 from benchmarks.loop import run
 from benchmarks.rounds import Side, alternate
+from benchmarks.shift import running_worker, span_of, wait_until_done
 from benchmarks.site import Host, Sample, Site
 from benchmarks.sizes import Sizes
 from benchmarks.stopwatch import RATE, Stopwatch
@@ -39,6 +42,13 @@ def measure(sizes: Sizes, hosts: Sequence[Host]) -> Findings:
                 title = f"enqueue to settle, {kind}, {keys:,} keys, beside plain"
                 rate, *costs = rows(title, store, figures, RATE, ours=kind, limit="plain")
                 found.rows.extend([at_least(rate, _GOAL), *costs])
+    for keys in KEYS:
+        sides = {kind: _through_the_worker(kind, keys, sizes.traffic_jobs) for kind in KINDS}
+        for store, figures in alternate(hosts, sides, sizes.process_rounds).items():
+            for kind in list(KINDS)[1:]:
+                title = f"enqueue to settle by the worker, {kind}, {keys:,} keys, beside plain"
+                (rate,) = rows(title, store, figures, ["jobs/s"], ours=kind, limit="plain")
+                found.rows.append(at_least(rate, _GOAL))
     throttled_found = throttled.measure(sizes, hosts)
     found.rows.extend(throttled_found.rows)
     return found
@@ -58,7 +68,9 @@ async def ours(site: Site, options: TaskOptions, keys: int, jobs: int) -> Sample
             await worker.settle(claimed)
         with Stopwatch(site) as watch:
             for first in range(0, jobs, _BATCH):
-                await hf.aenqueue_many([task.call(str(each % keys), each) for each in range(first, first + _BATCH)])
+                await hf.aenqueue_many(
+                    [task.call(str(each % keys), each) for each in range(first, min(first + _BATCH, jobs))]
+                )
             while claimed := await worker.claim(_SLOTS):
                 await worker.settle(claimed)
                 drained += len(claimed)
@@ -68,3 +80,39 @@ async def ours(site: Site, options: TaskOptions, keys: int, jobs: int) -> Sample
 
 async def noop(tenant: str, number: int) -> None:
     """What a job would do."""
+
+
+# ── by the real worker ───────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _through_the_worker(kind: str, keys: int, jobs: int) -> Side:
+    """It runs already when the first job is enqueued, and is done when the last one is settled."""
+
+    def side(site: Site) -> Sample:
+        with running_worker(site, 1):
+            run(_until_there(site))
+            run(_enqueue(site, kind, keys, jobs))
+            run(wait_until_done(site))
+        return run(span_of(site))
+
+    return side
+
+
+async def _until_there(site: Site) -> None:
+    store = site.make_store()
+    try:
+        async with asyncio.timeout(30):
+            while not await store.workers():  # noqa: ASYNC110 - another process tells nobody here
+                await asyncio.sleep(0.05)
+    finally:
+        await store.close()
+
+
+async def _enqueue(site: Site, kind: str, keys: int, jobs: int) -> None:
+    hf = Holdfast(site.url, queues=[Queue(QUEUE, bound=BOUND)])
+    task: Any = hf.task(name=kind, **KINDS[kind])(getattr(benchmarks.jobs, kind).function)
+    async with hf:
+        for first in range(0, jobs, _BATCH):
+            await hf.aenqueue_many(
+                [task.call(str(each % keys), each) for each in range(first, min(first + _BATCH, jobs))]
+            )
