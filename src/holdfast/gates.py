@@ -20,6 +20,8 @@ _BUCKETS: Final = 60
 """A window is remembered in so many parts, each of which is taken to have come at its end."""
 _SLACK: Final = 64
 """A window is taken to be a 64th longer than it is: for the moment between a job's claim and its start."""
+LONGEST_AHEAD: Final = 800_000
+"""Microseconds from a job's claim to its start, if its worker has fetched it ahead."""
 
 
 class GateKind(IntEnum):
@@ -166,6 +168,14 @@ def used(gate: Gate, now: int) -> int:
             return int(gate.holder is not None)
         case GateKind.FAIR:
             return 0
+
+
+def must_start_at_once(gate: Gate) -> bool:
+    """Whether a job that was claimed through it may not wait for a free slot: its start would be counted too early.
+
+    Workers give back within LONGEST_AHEAD what they could not start, and a long window has slack for that.
+    """
+    return gate.kind is GateKind.RATE and gate.per // _SLACK < LONGEST_AHEAD
 
 
 def taken(gate: Gate, jobs: Sequence[UUID], now: int) -> Gate:

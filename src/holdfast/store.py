@@ -389,7 +389,8 @@ class JobVerbs(Protocol):
 
         Jobs in lines are claimed as far as their gates have room, by priority, then by the turns of their lines.
         Where there are jobs of the same priority in lines and others, each kind gets about half of the slots. Of those
-        under a rate, at most `at_once` are taken, since they are counted when they are claimed, not when they start.
+        under a rate with a window of less than a minute or so, at most `at_once` are taken, since they are counted when
+        they are claimed, not when they start.
         """
         ...
 

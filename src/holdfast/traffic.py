@@ -28,6 +28,7 @@ from holdfast.gates import (
     declared,
     is_held_on_to,
     made,
+    must_start_at_once,
     opens_at,
     places,
     room,
@@ -94,7 +95,7 @@ class Allotted(msgspec.Struct, frozen=True):
     jobs: list[UUID]
     """In the order to start in."""
     rated: int
-    """How many of them are under a rate."""
+    """How many of them are under a rate with a short window."""
     lines: list[Line]
     """Those that have changed."""
     gates: dict[UUID, Gate]
@@ -116,14 +117,14 @@ def allot(
     """Who gets the free slots of one queue: decided job by job, by priority, in the order of turns, through every gate.
 
     `ready` are the jobs of each line, the next one first; if there are as many as its quota, there may be more.
-    At most `most_rated` of those under a rate are taken: they have to start when they are claimed.
+    At most `most_rated` of those under a rate with a short window are taken: they have to start when they are claimed.
     """
     # By number, since looking up UUIDs takes long.
     after = list(gates.values())
     numbers = {id: number for number, id in enumerate(gates)}
     ways = [tuple(numbers[id] for id in line.gates) for line in lines]
     rooms = [room(gate, now) for gate in after]
-    rates = {number for number, gate in enumerate(after) if gate.kind is GateKind.RATE}
+    rates = {number for number, gate in enumerate(after) if must_start_at_once(gate)}
     tenants = {number for number, gate in enumerate(after) if gate.kind is GateKind.FAIR}
     through: list[list[UUID]] = [[] for _ in after]
     found = [ready[line.id] for line in lines]
@@ -334,7 +335,7 @@ class Claimed(msgspec.Struct, frozen=True):
     jobs: list[UUID]
     """In the order to start in."""
     rated: int
-    """How many of them are under a rate."""
+    """How many of them are under a rate with a short window."""
     queues: frozenset[str]
     """Those that have work now that they did not have before."""
     has_timed: bool = False
@@ -392,7 +393,7 @@ class Picked(Generic[Entry]):
     jobs: list[Entry | UUID]
     """In the order to start in."""
     rated: int
-    """How many of them are under a rate."""
+    """How many of them are under a rate with a short window."""
     queues: frozenset[str]
     """Those that have work now that they did not have before."""
     has_timed: bool

@@ -331,12 +331,20 @@ class Station:
     def _go_on(self, pool: int) -> None:
         """A slot is free: the next one may start."""
         ahead = self._ahead[pool]
+        if ahead and ahead[0].job.is_lined:
+            self._give_back_late_ones(ahead)
         while ahead and not self._start(ahead.popleft()):
             pass
         if not self._running:
             self._look_idle()
         if self._is_asleep:
             self._wake.set()
+
+    def _give_back_late_ones(self, ahead: deque[Run]) -> None:
+        """A rate allows for a short wait between claim and start, and the loop may have been blocked for longer."""
+        now = time.monotonic()
+        while ahead and ahead[0].job.is_lined and now - ahead[0].fetched_at > _STALE_AFTER:
+            self._give_back(ahead.popleft())
 
     def _decide(self, run: Run, outcome: Outcome) -> Transition:
         if isinstance(outcome, Completed):

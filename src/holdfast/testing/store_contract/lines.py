@@ -199,13 +199,19 @@ class LineContract:
         assert len(await harness.claim(demand=10)) == 2
 
     async def test_of_those_under_a_rate_only_what_can_start_at_once_is_claimed(self, harness: Harness) -> None:
-        await harness.enqueue_many(10, line=rate(8))
+        short = 10 * SECOND
+        await harness.enqueue_many(10, line=rate(8, short))
         await harness.enqueue_many(10, line=limit(8))
         worker = await harness.worker()
         claimed = await harness.store.claim(worker, uuid4(), {"default": 10}, {"default": 3})
-        rated = rate(8).id_for("default", 5)
+        rated = rate(8, short).id_for("default", 5)
         lines = Counter(record.line for record in await harness.store.get(ids_of(claimed)))
         assert lines == {rated: 3, limit(8).id_for("default", 5): 7}
+
+    async def test_a_long_window_allows_for_those_that_are_fetched_ahead(self, harness: Harness) -> None:
+        await harness.enqueue_many(10, line=rate(8, MINUTE))
+        worker = await harness.worker()
+        assert len(await harness.store.claim(worker, uuid4(), {"default": 10}, {"default": 3})) == 8
 
     # ── orders ───────────────────────────────────────────────────────────────────────────────────────────────────────
 
