@@ -6,9 +6,8 @@ import asyncio
 import contextlib
 import logging
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
-from pathlib import Path
 
 import pytest
 
@@ -36,20 +35,9 @@ from holdfast import (
 from holdfast.breaker import Finding, Wait
 from holdfast.store import Store
 from holdfast.worker import turnstile
-from tests.servers.databases import Databases
 
 PATIENCE = 30.0
 ONCE_A_SECOND = Retry(5, base="1s", jitter=False)
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-async def hf(request: pytest.FixtureRequest, tmp_path: Path, postgres: Databases) -> AsyncIterator[Holdfast]:
-    url = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/jobs.db"}.get(request.param)
-    app = Holdfast(url or postgres.create_database())
-    yield app
-    await app.aclose()
-    if url is None:
-        postgres.drop_database(app.url)
 
 
 @pytest.fixture

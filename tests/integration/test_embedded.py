@@ -5,28 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from uuid import UUID, uuid4
 
 import pytest
 
 from holdfast import Holdfast, JobState, Retry, State, StoreUnavailable
 from holdfast.store import NewWorker, WorkerRecord
-from tests.servers.databases import Databases
 
 _PATIENCE = 30.0
 """A limit for hangs, not a measure of speed."""
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-async def hf(request: pytest.FixtureRequest, tmp_path: Path, postgres: Databases) -> AsyncIterator[Holdfast]:
-    url = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/jobs.db"}.get(request.param)
-    app = Holdfast(url or postgres.create_database())
-    yield app
-    await app.aclose()
-    if url is None:
-        postgres.drop_database(app.url)
 
 
 async def _until(holds: Callable[[], Awaitable[bool]]) -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -22,19 +21,8 @@ from holdfast import (
 )
 from holdfast.ids import Ids
 from holdfast.job import NewJob
-from tests.servers.databases import Databases
 
 PATIENCE = 30.0
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-async def hf(request: pytest.FixtureRequest, tmp_path: Path, postgres: Databases) -> AsyncIterator[Holdfast]:
-    url = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/jobs.db"}.get(request.param)
-    app = Holdfast(url or postgres.create_database())
-    yield app
-    await app.aclose()
-    if url is None:
-        postgres.drop_database(app.url)
 
 
 async def until(look: Callable[[], Awaitable[bool]], what: str) -> None:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,19 +27,8 @@ from holdfast.schedule import ORPHANED_AFTER, Plan
 from holdfast.store import Filter, Retention
 from holdfast.stores.memory import MemoryStore
 from holdfast.testing import ManualClock
-from tests.servers.databases import Databases
 
 PATIENCE = 30.0
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-async def hf(request: pytest.FixtureRequest, tmp_path: Path, postgres: Databases) -> AsyncIterator[Holdfast]:
-    url = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/jobs.db"}.get(request.param)
-    app = Holdfast(url or postgres.create_database())
-    yield app
-    await app.aclose()
-    if url is None:
-        postgres.drop_database(app.url)
 
 
 @pytest.fixture

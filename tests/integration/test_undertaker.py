@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from pathlib import Path
 from uuid import uuid4
 
 import pytest
@@ -13,17 +11,6 @@ from holdfast.job import Failure, FailureKind
 from holdfast.lifecycle import Bury
 from holdfast.maintenance.undertaker import Undertaker
 from holdfast.store import Filter, NewWorker, Settlement
-from tests.servers.databases import Databases
-
-
-@pytest.fixture(params=["memory", "sqlite", "postgres"])
-async def hf(request: pytest.FixtureRequest, tmp_path: Path, postgres: Databases) -> AsyncIterator[Holdfast]:
-    url = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/jobs.db"}.get(request.param)
-    app = Holdfast(url or postgres.create_database())
-    yield app
-    await app.aclose()
-    if url is None:
-        postgres.drop_database(app.url)
 
 
 async def test_a_full_queue_does_not_keep_a_handler_from_being_told(hf: Holdfast) -> None:
