@@ -37,6 +37,8 @@ class PostgresLedger:
         self._it = transaction
         self._now = now
         self._priorities = set(priorities)
+        self.has_others = False
+        """There were open lines that were not looked at."""
         self._may_wait = True
         self._has_waited = False
         self._lines: dict[UUID, Line] = {}
@@ -91,6 +93,7 @@ class PostgresLedger:
         """The first look waits for gates, and brings the ready jobs along."""
         ((text,),) = await self._it.fetch("look_at_lines", queue, priority, most, self._slots, self._now)
         look = rows.read_look(text)
+        self.has_others |= look.has_others
         if not look.lines:
             return []
         self._may_wait = False

@@ -55,6 +55,8 @@ class LinedClaims:
             self._broad = self._broad | {queue} if round.gave_little else self._broad - {queue}
             if len(claimed) >= slots or not round.has_more:
                 break
+            if round.has_opened:
+                await self.open(office, queue)
         return claimed
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -65,7 +67,10 @@ class LinedClaims:
             pass
 
     async def _take_wakes(self, it: Transaction, queue: str) -> int:
-        """In a transaction of its own: who claims may have to wait, and must have nothing in his hands then."""
+        """Open some, in a transaction of its own: who claims may have to wait, and must have nothing in his hands then.
+
+        Answers with how many wakes there were; with 0 if some had to be left for later.
+        """
         ((text, lines, known, _),) = await it.fetch("take_wakes", queue, _MOST_WAKES)
         if text is None:
             return 0
@@ -85,7 +90,7 @@ class LinedClaims:
         await ledger.flush()
         if unknown := woken - there:  # somebody else is at these lines, or is just making them
             await it.fetch("wake", [queue] * len(unknown), list(unknown))
-        return len(found)
+        return 0 if unknown else len(found)
 
     def _remember(self, news: dict[UUID, rows.Wake]) -> None:
         if len(self._known) + len(news) > _MOST_KNOWN:
@@ -120,7 +125,9 @@ class _Round:
         self.rated = 0
         self.gave_little = False
         self.has_more = False
-        """Another round may find something: others were at some of the lines."""
+        """Another round may find something: not all lines could be looked at."""
+        self.has_opened = False
+        """Lines are to be opened that were parked."""
 
     async def take(self, it: Transaction) -> list[ClaimedJob]:
         found = await it.fetch("attend", self._worker, self._queue, it.given_now, self._slots, self._look.places)
@@ -147,12 +154,12 @@ class _Round:
         )
         self.gave_little = 2 * ledger.lines_seen > len(picked.jobs)
         self.rated = picked.rated
-        opened = picked.queues | await ledger.flush()
-        if elsewhere := opened - {self._queue}:
-            it.hint(HintKind.WORK, elsewhere)
+        if opened := await ledger.flush():
+            it.hint(HintKind.WORK, opened)
+        self.has_opened = self._queue in opened
         if picked.has_timed:
             it.hint(HintKind.LATER, {self._queue})
-        self.has_more = bool(picked.jobs) and bool(priorities)
+        self.has_more = self.has_opened or (ledger.has_others and bool(picked.jobs))
         if not picked.jobs:
             return []
         return rows.started(await it.fetch("start", self._worker, self._token, picked.jobs, now), picked.jobs)

@@ -259,6 +259,8 @@ class Look(msgspec.Struct):
     ready: list[tuple[UUID, UUID]]
     most: int | None
     """So many ready jobs were looked for in each line."""
+    has_others: bool
+    """There are more open lines: too many for this look, or others are at them."""
 
 
 class Wake(msgspec.Struct, array_like=True):

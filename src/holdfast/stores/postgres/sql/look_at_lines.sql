@@ -57,5 +57,12 @@ select json_build_object(
     'ready', coalesce(
         (select json_agg(json_build_array(line, job) order by line, lane, place) from ready), '[]'
     ),
-    'most', (select most from quota)
+    'most', (select most from quota),
+    'has_others', (
+        select true
+        from holdfast.lines
+        where state = 1 and queue = $1 and priority = $2 and id <> all (array(select id from lines))
+        order by turn, id
+        limit 1
+    ) is true
 )::text
