@@ -221,7 +221,7 @@ class ClaimedJob(msgspec.Struct, frozen=True, gc=False, array_like=True):
     has_unique_key: bool
     context_json: str | None
     is_lined: bool = False
-    """It holds something of its line: its end makes room for others."""
+    """It stands in a line: its end may make room for others."""
 
     @property
     def created_at(self) -> datetime:

@@ -35,6 +35,7 @@ from holdfast import (
 from holdfast.breaker import Finding, Wait
 from holdfast.store import Store
 from holdfast.worker import turnstile
+from holdfast.worker.station import Station
 
 PATIENCE = 30.0
 ONCE_A_SECOND = Retry(5, base="1s", jitter=False)
@@ -451,15 +452,22 @@ async def test_a_job_that_waits_for_a_permit_is_given_back_when_its_worker_stops
     async def is_half_open() -> bool:
         return await state_of(app) is BreakerState.HALF_OPEN
 
+    has_begun_to_leave, be_quiet = asyncio.Event(), Station.quiet
+
+    def leave(station: Station) -> None:
+        be_quiet(station)
+        has_begun_to_leave.set()
+
     await fail(stripe)
     await until(is_half_open)
     monkeypatch.setattr(app.engine.store, "enter_breaker", slowly)
+    monkeypatch.setattr(Station, "quiet", leave)
     job = await charge.aenqueue()
     worker = await app.worker(concurrency=1).__aenter__()
     async with asyncio.timeout(PATIENCE):
         await asked.wait()
         leaving = asyncio.create_task(worker.__aexit__(None, None, None))
-        await asyncio.sleep(0)
+        await has_begun_to_leave.wait()
         answer.set()
         await leaving
     record = await job.arecord()

@@ -37,7 +37,7 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
 
 WITHOUT_IO = {
     "Holdfast": {
-        *("at", "cron", "every", "job", "middleware", "on_dead", "on_shutdown", "on_startup"),
+        *("at", "breaker", "cron", "every", "job", "middleware", "on_dead", "on_shutdown", "on_startup"),
         *("task", "testing", "worker"),
     },
     "Job": set[str](),

@@ -32,10 +32,12 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
     ones, texts = [1] * batch, ["task"] * batch
     values: dict[str, list[object]] = {
         "announced": [active, [0] * batch],
+        "arrange_breakers": [None],
         "arrange_schedules": [None],
         "attempts": [finished[0]],
         "attend": [WORKER, QUEUE, None, batch, [floor] * LANES],
         "beat": [WORKER, None, True],
+        "breakers": [[TASK], None],
         "busy_queues": [],
         "circumstances": [[id_of(2, 1)], None, 10 * batch],
         "claim": [WORKER, uuid4(), [QUEUE], [batch], [floor] * LANES, None],
@@ -69,6 +71,7 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "lines_of": [lined],
         "lines_of_ready": [lined, 0],
         "lock_active_of_worker": [WORKER],
+        "lock_breakers": [[TASK], None],
         "lock_by_id": [finished],
         "lock_dead": [],
         "lock_expired": [None, batch],
@@ -102,6 +105,7 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "ripen": [None, batch],
         "save": [_json([_saved(id) for id in active])],
         "save_traffic": [lines, ones, gates, ones, *_gates(gates), gates, ones, 0, lined],
+        "save_breakers": [[TASK], ["{}"]],
         "save_schedules": [[TASK], [1], [LATER], ["{}"]],
         "schedules": [[TASK]],
         "select_by_id": [finished],

@@ -62,6 +62,20 @@ MUTANTS = [
         "test_a_repeated_settlement_is_recognised_and_changes_nothing",
     ),
     Mutant(
+        "completes whatever the token, in a line or not",
+        "complete_lined",
+        "and job.token = done.token",
+        "",
+        "test_a_job_s_token_opens_no_other_job",
+    ),
+    Mutant(
+        "completes what is over, in a line or not",
+        "complete_lined",
+        "and (job.stage = 3) is true",
+        "",
+        "test_answers_stand_in_the_order_of_the_settlements",
+    ),
+    Mutant(
         "never ends a key",
         "complete",
         "k.job = any ($4::uuid[])",
@@ -120,8 +134,8 @@ MUTANTS = [
     Mutant(
         "claims from paused queues",
         "claim",
-        "where demand.queue <> all (control.paused)",
-        "",
+        "control.paused || control.lined || control.woken",
+        "control.lined || control.woken",
         "test_a_paused_queue_gives_nothing_until_it_is_resumed",
     ),
     Mutant(

@@ -467,13 +467,17 @@ class Station:
 async def finish(station: Station, grace: float) -> None:
     """Let what runs come to its end; after the grace period, stop it. What does not stop even then is left."""
     station.quiet()
-    for patience in (grace, _LAST_WORDS):
-        try:
-            async with asyncio.timeout(patience):
-                await station.drain()
+    # Not asyncio.timeout: in a task that was cancelled, that of Python 3.11.2 passes its own cancellation on.
+    draining = asyncio.create_task(station.drain())
+    try:
+        for patience in (grace, _LAST_WORDS):
+            is_done, _ = await asyncio.wait([draining], timeout=patience)
+            if is_done:
+                draining.result()
                 return
-        except TimeoutError:
             station.interrupt()
+    finally:
+        draining.cancel()
 
 
 def _tell(run: Run, outcome: Outcome, transition: Transition) -> None:

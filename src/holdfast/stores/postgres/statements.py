@@ -16,11 +16,14 @@ _TEXTS = {
 }
 
 
-@cache
+_ABOUT_A_JOB = frozenset(name for name, text in _TEXTS.items() if "{job}" in text)
+
+
 def statement(name: str) -> str:
     """A statement. Where it says {job} stands one that gives a job, as `rows.record` reads it."""
-    text = _TEXTS[name]
-    return text.replace("{job}", records_statement("select_by_id")) if "{job}" in text else text
+    if name in _ABOUT_A_JOB:
+        return _TEXTS[name].replace("{job}", records_statement("select_by_id"))
+    return _TEXTS[name]
 
 
 def names() -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from uuid import UUID
 
 from holdfast import traffic
-from holdfast.gates import Gate, is_held_on_to, is_idle, is_same_rule
+from holdfast.gates import Gate, is_idle, is_same_rule
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.statements import chunks
 from holdfast.traffic import Line, at_once
@@ -28,8 +28,6 @@ class SqliteLedger:
         self._it = transaction
         self._lines: dict[UUID, Line] = {}
         self._gates: dict[UUID, Gate] = {}
-        self._free: set[UUID] = set()
-        """Ready jobs whose lines lead through no gate that has to know when they end."""
 
     async def lines(self, ids: Iterable[UUID]) -> dict[UUID, Line]:
         wanted = set(ids)
@@ -73,14 +71,7 @@ class SqliteLedger:
                 text = self._it.answer("ready_in_lines", (self._it.microseconds, most, *chunk), len(chunk))
                 for line, job in rows.read_pairs(text):
                     found[line].append(job)
-        for id, jobs in found.items():
-            if not any(is_held_on_to(self._gates[gate]) for gate in self._lines[id].gates):
-                self._free.update(jobs)
         return found
-
-    def is_free(self, job: UUID) -> bool:
-        """Whether nobody has to be told when a job that was just found ends."""
-        return job in self._free
 
     async def lines_of_ready(self, jobs: Sequence[UUID]) -> dict[UUID, UUID]:
         self._it.flush()

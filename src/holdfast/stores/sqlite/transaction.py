@@ -306,15 +306,10 @@ class Transaction:
         if picked.has_timed:
             self.hint(HintKind.LATER, (queue,))
         lined: dict[UUID, tuple[ClaimedJob, int]] = {}
-        ids = [each for each in picked.jobs if isinstance(each, UUID)]
-        free = [id for id in ids if self._ledger.is_free(id)]
-        held = [id for id in ids if not self._ledger.is_free(id)] if len(free) < len(ids) else []
-        for is_lined, some in ((True, held), (False, free)):
-            for chunk in chunks([id.bytes for id in some]):
-                parameters = (token.hex, is_lined, *chunk)
-                ((text, numbers),) = self._connection.execute(statement("claim_by_id", len(chunk)), parameters)
-                jobs = rows.read_claims(text)
-                lined |= {job.id: (job, number) for job, number in zip(jobs, rows.read_numbers(numbers), strict=True)}
+        for chunk in chunks([each.bytes for each in picked.jobs if isinstance(each, UUID)]):
+            ((text, numbers),) = self._connection.execute(statement("claim_by_id", len(chunk)), (token.hex, *chunk))
+            jobs = rows.read_claims(text)
+            lined |= {job.id: (job, number) for job, number in zip(jobs, rows.read_numbers(numbers), strict=True)}
         claimed = [lined[each] if isinstance(each, UUID) else each for each in picked.jobs]
         return [job for job, _ in claimed], rows.write_numbers([number for _, number in claimed])
 

@@ -136,7 +136,9 @@ class Harness:
         return claimed
 
     async def settle(self, claimed: ClaimedJob, transition: Transition) -> Settled:
-        [answer] = await self.store.settle([Settlement(claimed.id, claimed.token, transition)])
+        """As a worker does it: it knows from the claim what need not be looked up."""
+        settlement = Settlement(claimed.id, claimed.token, transition, claimed.is_keyed, claimed.is_lined)
+        [answer] = await self.store.settle([settlement])
         return answer
 
     async def ended(self, transition: Transition, **options: Any) -> UUID:
