@@ -199,6 +199,8 @@ def no_plan_reads_all_of_a_large_table(crowd: Crowd) -> None:
 
 def check_cost(name: str, prepared: Prepared) -> None:
     """A page of each index on the way down, a few for each job, and none for what else is there."""
+    if name in AT_THE_FRONT:  # whoever looks first sweeps up what was rolled back there before
+        prepared.explain(name, values_of(name, 1), is_run=True)
     for batch in (1, 100):
         plan = prepared.explain(name, values_of(name, batch), is_run=True)
         assert plan.buffers <= 120 + 45 * batch, f"{name} of {batch}: {plan}"
