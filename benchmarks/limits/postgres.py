@@ -54,7 +54,7 @@ class PostgresLimit:
         connection = await connect(Address.parse(url), is_pooled=False)
         await migrate(connection.raw, shipped_migrations())
         limit = cls(connection)
-        await limit._fetch(statement("register"), limit._worker, "limit", "", 0, [], None, False)
+        await limit._fetch(statement("register"), limit._worker, "limit", "", 0, [], None, False, [])
         await limit._fetch(statement("declare_queues"), [QUEUE], [BOUND], [BOUND])
         return limit
 
