@@ -219,10 +219,10 @@ def _tell(before: BreakerRecord | None, after: BreakerRecord) -> None:
         if not was_closed:
             log.info("the breaker %s is closed again", after.name)
     elif was_closed or (before is not None and before.openings != after.openings):
+        last = f", the last one {after.last_error}" if after.last_error else ""
         log.warning(
-            "the breaker %s is open after %d failures%s: what needs it waits %s",
+            "the breaker %s is open%s: what needs it waits %s",
             after.name,
-            after.failures,
-            f", the last one {after.last_error}" if after.last_error else "",
+            f" after {after.failures} failures{last}" if after.failures else ", opened by hand",
             format_span(timedelta(seconds=round((after.reset_in or timedelta(0)).total_seconds(), 1))),
         )
