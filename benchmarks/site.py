@@ -31,8 +31,12 @@ class Site(Protocol):
         """How large it is, and what waits to be cleaned up."""
         ...
 
-    async def span(self) -> tuple[int, float]:
-        """How many jobs have ended, and the seconds from the first start to the last end."""
+    async def span(self, *, is_warm: bool = False) -> tuple[int, float]:
+        """How many jobs have ended, and the seconds from the first start to the last end.
+
+        `is_warm`: those after the first quarter, from the end of that: while it was done, processes may have been on
+        their way.
+        """
         ...
 
     async def queries(self) -> float:

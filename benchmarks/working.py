@@ -59,7 +59,7 @@ def _drain(processes: int, jobs: int) -> Side:
         run(site.fill(ready=jobs))
         with running_worker(site, processes):
             run(wait_until_done(site))
-        return run(span_of(site))
+        return run(span_of(site, is_warm=True))
 
     return side
 
@@ -69,7 +69,7 @@ def _limit(processes: int, jobs: int) -> Side:
         run(site.fill(ready=jobs))
         with running_programs(site, processes):
             run(wait_until_done(site))
-        return run(span_of(site))
+        return run(span_of(site, is_warm=True))
 
     return side
 

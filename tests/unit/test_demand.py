@@ -63,7 +63,7 @@ def test_a_pool_whose_jobs_are_fast_fetches_ahead_but_not_without_bound() -> Non
         work_off(demand, 0, 1000)  # 10,000 a second
         asked = demand.wanted(now, PLENTY)["a"]
     assert 400 <= asked <= 502
-    for _ in range(20):
+    for _ in range(40):
         now += 0.001
         work_off(demand, 0, 1000)  # a million a second
         asked = demand.wanted(now, PLENTY)["a"]
@@ -93,17 +93,68 @@ def test_a_few_short_jobs_among_long_ones_say_nothing() -> None:
         demand.wanted(now, PLENTY)
 
 
+def test_time_without_work_says_nothing_about_the_jobs() -> None:
+    """Otherwise a slow disk would make for small claims, and small claims for idle slots."""
+
+    def asked(idle: float, slow: float) -> int:
+        demand = Demand(make_slots({"a": 16}))
+        now, number = 0.0, 16
+        for _ in range(60):
+            got = demand.wanted(now, PLENTY).get("a", 0)
+            now += idle
+            demand.came(["a"], now)
+            work_off(demand, 0, got)
+            now += got / 20_000 + slow
+            demand.went_idle(0, now)
+            number = max(number, got)
+        return number
+
+    assert asked(idle=0.1, slow=0.0) > 900
+    assert asked(idle=0.0, slow=0.1) <= 32, "but time in which they run does"
+
+
+def test_after_a_while_without_work_the_next_jobs_may_be_long() -> None:
+    demand = Demand(make_slots({"a": 2}))
+    demand.wanted(0.0, PLENTY)
+    for step in range(1, 20):
+        work_off(demand, 0, 1000)
+        demand.wanted(step / 20, PLENTY)
+    demand.went_idle(0, 0.95)
+    demand.came(["a"], 1.3)
+    assert demand.wanted(1.3, PLENTY)["a"] > 100
+    demand.went_idle(0, 1.3)
+    demand.came(["a"], 2.0)
+    assert demand.wanted(2.0, PLENTY) == {"a": 2}
+
+
+def test_where_claims_take_long_there_is_work_until_they_are_answered_but_not_without_bound() -> None:
+    def asked(seconds: float) -> int:
+        demand = Demand(make_slots({"a": 1}))
+        demand.wanted(0.0, PLENTY)
+        number = 0
+        for step in range(1, 100):
+            work_off(demand, 0, 100)
+            demand.took(seconds)
+            number = demand.wanted(step / 50, PLENTY)["a"]  # 5,000 a second
+        return number
+
+    assert asked(0.001) == asked(0.01) <= 251
+    assert 350 <= asked(0.03) <= 451
+    assert asked(0.1) == asked(10.0) <= 1001
+
+
 def test_a_claim_waits_until_half_of_what_was_fetched_is_used_up() -> None:
     demand = Demand(make_slots({"a": 1}))
     demand.wanted(0.0, PLENTY)
-    work_off(demand, 0, 100)
-    asked = demand.wanted(0.01, PLENTY)["a"]
+    work_off(demand, 0, 400)
+    asked = demand.wanted(0.02, PLENTY)["a"]
+    assert asked > 100
     for _ in range(asked):
         demand.fetched(0)
     demand.started(0)
-    assert demand.wanted(0.0105, PLENTY) == {}
+    assert demand.wanted(0.0205, PLENTY) == {}
     left = asked - 1
-    while not (again := demand.wanted(0.0105, PLENTY)):
+    while not (again := demand.wanted(0.0205, PLENTY)):
         demand.finished(0)
         demand.started(0)
         left -= 1

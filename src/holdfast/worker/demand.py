@@ -12,19 +12,28 @@ MOST_AHEAD: Final = 2 * LARGEST_CLAIM
 """Jobs that one process holds and has not started: one claim's are run while the next one's are on their way."""
 _AHEAD_FOR: Final = 0.05
 """Seconds of work that are fetched ahead. Long jobs are never waited for by others: nothing is fetched behind them."""
+_MOST_AHEAD_FOR: Final = 0.2
+"""The same where a claim takes long to be answered, since there must be work until then."""
+_WINDOW: Final = 0.02
+"""Seconds of work over which a rate is measured: in shorter ones, others on the same CPU count for too much."""
 _RISES_IN: Final = 0.1
-_FALLS_IN: Final = 0.02
+_SILENCE: Final = 0.035
+"""Seconds of work without an end after which jobs are long, whatever others were."""
 _LEAST_TRUST: Final = 0.01
 _TRUST_AGAIN_AFTER: Final = 20.0
 """Seconds."""
+_FORGETS_IN: Final = 0.5
+"""Seconds without work after which the next jobs may be of another kind."""
 
 
 class Demand:
     """Counts what runs and what waits in each pool, and knows which queues may have work.
 
-    Short jobs are over before the next claim could be answered, so as many are fetched ahead as were finished in the
-    last moments; a pool whose jobs take longer than that fetches none. Where short and long ones are mixed, some that
-    were fetched have to be given back: then fewer are fetched for some time.
+    Short jobs are over before the next claim could be answered, so as many are fetched ahead as can be finished in a
+    moment; a pool whose jobs take longer than that fetches none. Time in which a pool had nothing to do says nothing
+    about its jobs, and is not counted: a slow disk would make for small claims, and small claims for a slower pool.
+    Where short and long ones are mixed, some that were fetched have to be given back: then fewer are fetched for some
+    time.
     """
 
     def __init__(self, slots: Slots) -> None:
@@ -35,8 +44,15 @@ class Demand:
         self._ahead = [0] * len(self._sizes)
         self._finished = [0] * len(self._sizes)
         self._rates = [0.0] * len(self._sizes)
+        self._busy = [0.0] * len(self._sizes)
+        """Seconds with something to do, since the rate was last measured."""
+        self._silent = [0.0] * len(self._sizes)
+        """The same, since a job was last seen to have ended."""
+        self._seen = [0] * len(self._sizes)
+        self._idle_since: list[float | None] = [None] * len(self._sizes)
         self._trust = [1.0] * len(self._sizes)
-        self._measured_at: float | None = None
+        self._counted_at: float | None = None
+        self._ahead_for = _AHEAD_FOR
         self._hopeful: dict[str, None] = {}
         self._renewed: set[str] = set()
         self._held_back: list[set[str]] = [set() for _ in self._sizes]
@@ -76,6 +92,10 @@ class Demand:
                     self._held_back[pool].add(queue)
                 self._hopeful.pop(queue, None)
 
+    def took(self, seconds: float) -> None:
+        """So long it was until the last claim was answered."""
+        self._ahead_for += 0.2 * (min(max(_AHEAD_FOR, 3 * seconds), _MOST_AHEAD_FOR) - self._ahead_for)
+
     # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     def fetched(self, pool: int) -> None:
@@ -104,6 +124,25 @@ class Demand:
             self._hopeful.update(dict.fromkeys(self._held_back[pool]))
             self._held_back[pool].clear()
 
+    def is_idle(self, pool: int) -> bool:
+        """Whether it has nothing to do."""
+        return not self._running[pool] and not self._ahead[pool]
+
+    def went_idle(self, pool: int, now: float) -> None:
+        """The last of its jobs is over."""
+        self._count_busy(now)
+        self._idle_since[pool] = now
+
+    def came(self, queues: Iterable[str], now: float) -> None:
+        """Jobs of these queues have come, and are about to be fetched."""
+        self._count_busy(now)
+        for queue in queues:
+            pool = self.pool_of(queue)
+            if pool is not None and (since := self._idle_since[pool]) is not None:
+                self._idle_since[pool] = None
+                if now - since > _FORGETS_IN:
+                    self._rates[pool] = 0.0
+
     @property
     def running(self) -> int:
         return sum(self._running)
@@ -119,7 +158,7 @@ class Demand:
             queues = [queue for queue in self._hopeful if self.pool_of(queue) == pool]
             if not queues:
                 continue
-            ahead = min(MOST_AHEAD, int(self._rates[pool] * _AHEAD_FOR * self._trust[pool]))
+            ahead = min(MOST_AHEAD, int(self._rates[pool] * self._ahead_for * self._trust[pool]))
             room = size - self._running[pool] + ahead - self._ahead[pool]
             # One claim for many jobs costs as much as one for few, so it is worth waiting until half of it is used up.
             if room > 0 and (room * 2 >= ahead or self._ahead[pool] == 0):
@@ -141,17 +180,27 @@ class Demand:
         return found
 
     def _measure(self, now: float) -> None:
-        if self._measured_at is None:
-            self._measured_at = now
-        passed = now - self._measured_at
-        if passed < 0.001:
-            return
-        for pool, finished in enumerate(self._finished):
-            rate = finished / passed
-            # Down at once, since jobs that have become slow must not be waited for. Up in a while, since a few short
-            # ones in a row, among long ones, say nothing.
-            weight = min(1.0, passed / (_RISES_IN if rate > self._rates[pool] else _FALLS_IN))
-            self._rates[pool] += weight * (rate - self._rates[pool])
-            self._finished[pool] = 0
+        self._count_busy(now)
+        for pool, busy in enumerate(self._busy):
+            finished = self._finished[pool]
+            if finished != self._seen[pool]:
+                self._seen[pool] = finished
+                self._silent[pool] = 0.0
+            is_silent = self._silent[pool] > _SILENCE
+            if is_silent or busy >= _WINDOW:
+                rate = 0.0 if is_silent else finished / busy
+                # Down at once, since jobs that have become slow must not be waited for. Up in a while, since a few
+                # short ones in a row, among long ones, say nothing.
+                weight = min(1.0, busy / _RISES_IN) if rate > self._rates[pool] else 1.0
+                self._rates[pool] += weight * (rate - self._rates[pool])
+                self._finished[pool] = self._seen[pool] = 0
+                self._busy[pool] = 0.0
+
+    def _count_busy(self, now: float) -> None:
+        passed = 0.0 if self._counted_at is None else now - self._counted_at
+        self._counted_at = now
+        for pool, since in enumerate(self._idle_since):
             self._trust[pool] = min(1.0, self._trust[pool] + passed / _TRUST_AGAIN_AFTER)
-        self._measured_at = now
+            if since is None:
+                self._busy[pool] += passed
+                self._silent[pool] += passed

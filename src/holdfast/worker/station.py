@@ -218,15 +218,21 @@ class Station:
         claim = self._recorder.claiming(token)
         self._is_claiming = True
         at_once = self._demand.at_once(wanted)
+        asked_at = time.monotonic()
         try:
             jobs = await self._engine.store.claim(self._worker, token, wanted, at_once)
+            got = Counter(job.queue for job in jobs)
+            if jobs:
+                now = time.monotonic()
+                self._demand.took(now - asked_at)
+                self._demand.came(got, now)
             for job in jobs:
                 self._take(job)
         finally:
             self._recorder.answered(claim)
             self._is_claiming = False
             self._look_idle()
-        self._demand.answered(wanted, Counter(job.queue for job in jobs), at_once)
+        self._demand.answered(wanted, got, at_once)
         return len(jobs)
 
     def _take(self, job: ClaimedJob) -> None:
@@ -335,6 +341,8 @@ class Station:
             self._give_back_late_ones(ahead)
         while ahead and not self._start(ahead.popleft()):
             pass
+        if not ahead and self._demand.is_idle(pool):
+            self._demand.went_idle(pool, time.monotonic())
         if not self._running:
             self._look_idle()
         if self._is_asleep:
