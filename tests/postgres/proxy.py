@@ -45,7 +45,7 @@ class Plan:
     text: str = ""
     skip: int = 0
     times: int = 1
-    unless: str = "pg_notify"
+    unless: str = "as notice (channel, payload)"
     """Hints are sent behind everybody's back, at any moment, and may be lost."""
     done: int = 0
     happened: asyncio.Event = field(default_factory=asyncio.Event)

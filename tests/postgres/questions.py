@@ -64,6 +64,7 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
             _json([{"id": str(uuid4()), "task": TASK, "queue": QUEUE, "args": "{}"} for _ in range(batch)]),
             None,
             None,
+            "[]",
         ],
         "know_queues": [[QUEUE]],
         "known_jobs": [finished],

@@ -119,3 +119,34 @@ async def test_who_waits_again_soon_needs_no_new_connection(store: PostgresStore
             before.append(await listening())
     assert len(before[0]) == 1
     assert before[1:] == before[:-1]
+
+
+async def test_a_job_that_comes_alone_is_announced_in_its_own_transaction_and_otherwise_after_it(
+    store: PostgresStore, make_store: Opener, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever announces in his transaction keeps others from theirs, so another one who comes meanwhile does not."""
+    afterwards: list[Hint] = []
+    send = notices.Messenger.send
+
+    def record(messenger: notices.Messenger, hints: list[Hint]) -> None:
+        afterwards.extend(hints)
+        send(messenger, hints)
+
+    monkeypatch.setattr(notices.Messenger, "send", record)
+    other = make_store()
+    await enqueue(other, queue="known")  # how full it is has been looked at by now
+    await enqueue(other, queue="known")
+    user = await database.connect()
+    try:
+        async with store.changes([HintKind.WORK]) as hints:
+            afterwards.clear()
+            await enqueue(other, queue="known")
+            await _until_named(hints, "known")
+            assert afterwards == []
+            async with user.transaction():
+                await user.execute("select pg_advisory_xact_lock(1215261796, 0)")
+                await enqueue(other, queue="known")
+                await _until_named(hints, "known")
+                assert afterwards == [Hint(HintKind.WORK, frozenset({"known"}))]
+    finally:
+        await user.close()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import asyncpg
 
@@ -34,12 +35,14 @@ class Enqueuing:
         self,
         branch: Branch,
         admission: Admission,
-        send: Callable[[list[Hint]], None],
+        send: Callable[[list[Hint], bool], None],
+        encode: Callable[[Hint], str],
         make_options: Callable[[], Options],
     ) -> None:
         self._branch = branch
         self._admission = admission
         self._send = send
+        self._encode = encode
         self._make_options = make_options
         self._plain: Lane[NewJob, Enqueued] = Lane(self._flush_plain, weigh)
         self._keyed: Lane[NewJob, Enqueued] = Lane(self._flush_keyed, weigh)
@@ -111,13 +114,15 @@ class Enqueuing:
         options.is_admitted = self._admission.admits(more, now)
         options.is_tight = self._admission.is_tight(more)
 
+        notice = self._encode(Hint(HintKind.WORK, frozenset(more))) if _are_due(calls) else None
+
         async def work(connection: Connection) -> Outcome:
-            return await _call(connection, request, options)
+            return await _call(connection, request, options, notice)
 
         async def replay(connection: Connection) -> Outcome:
             # What came through the first time fills the queues too, so they must be looked at anew.
             options.is_admitted = False
-            return await _call(connection, Request(jobs, is_replay=True), options)
+            return await _call(connection, Request(jobs, is_replay=True), options, None)
 
         try:
             outcome = await self._branch.run(work, replay=replay, advice="Enqueue the jobs again with options(id=…).")
@@ -131,10 +136,9 @@ class Enqueuing:
         self._admission.count({queue: number for queue, number in more.items() if not _is_counted(outcome, queue)})
         queues: dict[HintKind, set[str]] = {}
         for new in self._accepted(calls, outcome):
-            kind = HintKind.WORK if new.delay is None and new.at is None else HintKind.LATER
-            queues.setdefault(kind, set()).add(new.queue)
+            queues.setdefault(HintKind.WORK if _is_due(new) else HintKind.LATER, set()).add(new.queue)
         if queues:
-            self._send([Hint(kind, frozenset(names)) for kind, names in queues.items()])
+            self._send([Hint(kind, frozenset(names)) for kind, names in queues.items()], outcome.is_told)
         return outcome
 
     def _recount(self, queue: str) -> None:
@@ -177,12 +181,22 @@ def check_size(jobs: Sequence[NewJob]) -> None:
         )
 
 
-async def _call(connection: Connection, request: Request, options: Options) -> Outcome:
+async def _call(connection: Connection, request: Request, options: Options, notice: str | None) -> Outcome:
+    """`notice` is what to tell others of the jobs, if that can be done on the way."""
     if request.is_plain and options.is_admitted:
-        await connection.execute(statement("insert_jobs"), request.jobs(), options.now, request.lines())
-        return request.admitted()
+        values = request.jobs(), options.now, request.lines(), notice
+        _, is_told = await connection.fetch_row(statement("insert_jobs"), *values)
+        return replace(request.admitted(), is_told=is_told)
     answer = await connection.fetch_value(statement("enqueue"), request.jobs(), request.options(options))
     return request.read(answer)
+
+
+def _is_due(new: NewJob) -> bool:
+    return new.delay is None and new.at is None
+
+
+def _are_due(calls: list[JobCall]) -> bool:
+    return all(_is_due(new) for call in calls for new in call.items)
 
 
 def _is_counted(outcome: Outcome, queue: str) -> bool:

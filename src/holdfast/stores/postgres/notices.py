@@ -1,7 +1,8 @@
 """Hints between processes, by NOTIFY and LISTEN.
 
-NOTIFY takes a lock on the whole cluster when its transaction commits, so it never stands in one that waits for the
-disk: a hint is sent after the commit, by itself. While one is under way, others gather and are merged. Each kind of
+NOTIFY takes a lock on the whole cluster when its transaction commits, so it hardly ever stands in one that waits for
+the disk: a hint is sent after the commit, by itself. While one is under way, others gather and are merged. Only jobs
+that are enqueued while nobody else does so are announced in their own transaction: see insert_jobs.sql. Each kind of
 hint has a channel of its own, so that nobody is woken up for what he does not wait for.
 """
 
@@ -78,6 +79,9 @@ class Messenger:
         self._pending: dict[HintKind, Hint] = {}
         self._task: asyncio.Task[None] | None = None
 
+    def encode(self, hint: Hint) -> str:
+        return encode(hint, self._sender)
+
     def send(self, hints: Iterable[Hint]) -> None:
         for hint in hints:
             earlier = self._pending.get(hint.kind)
@@ -90,7 +94,7 @@ class Messenger:
             while self._pending:
                 hints, self._pending = self._pending, {}
                 channels = [channel_of(kind) for kind in hints]
-                payloads = [encode(hint, self._sender) for hint in hints.values()]
+                payloads = [self.encode(hint) for hint in hints.values()]
                 with contextlib.suppress(Exception):  # hints may be lost: whoever waits also looks now and then
                     await self._run(partial(_notify, channels, payloads))
         finally:

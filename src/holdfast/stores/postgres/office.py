@@ -52,7 +52,9 @@ class Office(Branch):
         self.messenger = Messenger(offices.sender, lambda work: self.run(work, replay=work))
         self.listener = Listener(offices.sender, offices.hub, offices.connect_for_a_session)
         self.reserved = Reserved(offices.connect_for_a_session, self._tell_lock)
-        self.enqueuing = Enqueuing(self, offices.admission, self.pass_on, lambda: Options(now=self.microseconds))
+        self.enqueuing = Enqueuing(
+            self, offices.admission, self.pass_on, self.messenger.encode, lambda: Options(now=self.microseconds)
+        )
         self.settling = Settling(self, offices.key_retention)
         self.works = Works(self, offices.connect_for_work, offices.where)
         self.keeper: AsyncGenerator[None, None] | None = None
@@ -108,11 +110,12 @@ class Office(Branch):
 
         return await self.own(self.run(work, replay=work))
 
-    def pass_on(self, hints: Sequence[Hint]) -> None:
-        """Tell whoever waits, here and elsewhere."""
+    def pass_on(self, hints: Sequence[Hint], is_told: bool = False) -> None:
+        """Tell whoever waits, here and elsewhere; `is_told`: those elsewhere know already."""
         if hints:
             self._offices.hub.publish(hints)
-            self.messenger.send(hints)
+            if not is_told:
+                self.messenger.send(hints)
 
     async def _tell_lock(self, workers: list[UUID], is_held: bool) -> None:
         await self.fetch(statement("tell_lock"), workers, is_held, self.microseconds)

@@ -89,6 +89,8 @@ class Outcome:
 
     calls: list[list[Enqueued] | HoldfastError]
     depths: dict[str, Depth] = field(default_factory=dict)
+    is_told: bool = False
+    """Other processes have been told of the jobs already."""
 
 
 class Request:
