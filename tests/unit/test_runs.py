@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from holdfast import Cancel, GiveUp, Holdfast, RateLimited, Retry, Snooze, SoftT
 from holdfast.errors import InvalidPayload
 from holdfast.job import LONGEST_MESSAGE, LONGEST_TRACEBACK, Failure, FailureKind
 from holdfast.outcome import Interrupted, Outcome, Raised, Verdict, Withdrawn
+from holdfast.worker import runs
 from holdfast.worker.recorder import Place
 from holdfast.worker.runs import Plan, Run, failure_of, outcome_of
 from tests.unit.claims import claimed_job
@@ -144,6 +146,47 @@ def test_a_traceback_begins_in_the_task() -> None:
     assert failure.traceback.startswith("Traceback (most recent call last):\n")
     assert "in inner" in failure.traceback
     assert failure.traceback.endswith("ValueError: here\n")
+
+
+def test_a_traceback_is_what_python_itself_would_print_also_when_the_same_place_fails_again() -> None:
+    def check(text: str) -> int:
+        if text == "note":
+            error = ValueError("noted")
+            error.add_note("and more")
+            raise error
+        if text == "cause":
+            try:
+                int("x")
+            except ValueError as cause:
+                raise LookupError(text) from cause
+        if text == "group":
+            raise ExceptionGroup(text, [ValueError(1), LookupError(2)])
+        return len(text) + int(text)
+
+    def many(depth: int) -> int:
+        return many_more(depth - 1) if depth else check("x")
+
+    def many_more(depth: int) -> int:
+        return many(depth - 1) if depth else check("y")
+
+    calls: list[Callable[[], object]] = [
+        *[lambda text=text: check(text) for text in ("x", "y", "note", "cause", "group")],
+        lambda: many(4),
+        lambda: many(30),
+    ]
+    for call in [*calls, *calls]:
+        error = _caught(call)
+        assert failure_of(error, FailureKind.ERROR).traceback == "".join(traceback.format_exception(error))
+
+
+def test_places_that_have_failed_are_remembered_up_to_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    known: dict[Any, str] = {}
+    monkeypatch.setattr(runs, "_frames", known)
+    for number in range(1200):
+        space: dict[str, Any] = {}
+        exec(compile("def fail():\n    raise ValueError\n", f"file-{number}", "exec"), space)  # noqa: S102
+        assert f"file-{number}" in (failure_of(_caught(space["fail"]), FailureKind.ERROR).traceback or "")
+    assert 0 < len(known) <= 1000
 
 
 def test_no_frame_of_the_machinery_is_shown_but_those_of_a_user_whose_folder_has_the_same_name(tmp_path: Path) -> None:

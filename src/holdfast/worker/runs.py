@@ -27,6 +27,11 @@ from holdfast.worker.driver import Driven
 from holdfast.worker.recorder import Place, describe_task
 
 _MOST_FRAMES: Final = 50
+_FEW_FRAMES: Final = 20
+_MOST_KNOWN_FRAMES: Final = 1000
+_HEADING: Final = "Traceback (most recent call last):\n"
+_frames: Final[dict[tuple[str, int, str, int], str]] = {}
+"""Places in the code, as tracebacks show them."""
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _MACHINERY: Final = tuple(os.path.join(_PACKAGE, part, "") for part in ("worker", "supervision"))
 """Files whose frames say nothing about a task."""
@@ -243,9 +248,45 @@ def _text_of(error: BaseException) -> str:
 def _trace_of(error: BaseException) -> str:
     """The traceback, from the task's own first line on."""
     try:
+        if _is_plain(error) and (frames := _own_frames(error)) is not None:
+            return "".join([_HEADING, *frames, *traceback.format_exception_only(error)])
         trace = traceback.TracebackException.from_exception(error, limit=-_MOST_FRAMES, max_group_depth=5)
         own = [frame for frame in trace.stack if not frame.filename.startswith(_MACHINERY)]
         trace.stack = traceback.StackSummary.from_list(own)
         return "".join(trace.format())
     except BaseException as evil:
         return f"(its traceback can't be shown: {_name_of(evil)})"
+
+
+def _is_plain(error: BaseException) -> bool:
+    """Whether there is nothing to tell but where it was raised."""
+    return (
+        error.__cause__ is None
+        and error.__context__ is None
+        and not isinstance(error, BaseExceptionGroup | SyntaxError)
+    )
+
+
+def _own_frames(error: BaseException) -> list[str] | None:
+    """The frames of a short traceback as text; None if it is not short.
+
+    When something is down, jobs fail by the thousand at the same line, and to look that up and to mark its part takes
+    as long as running a hundred jobs: so it is done once.
+    """
+    frames: list[str] = []
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not code.co_filename.startswith(_MACHINERY):
+            if len(frames) == _FEW_FRAMES:
+                return None
+            place = code.co_filename, code.co_firstlineno, code.co_name, trace.tb_lasti
+            text = _frames.get(place)
+            if text is None:
+                if len(_frames) >= _MOST_KNOWN_FRAMES:
+                    _frames.clear()
+                (text,) = traceback.extract_tb(trace, limit=1).format()
+                _frames[place] = text
+            frames.append(text)
+        trace = trace.tb_next
+    return frames or None
