@@ -54,7 +54,8 @@ class Plan:
         "task",
     )
 
-    def __init__(self, task: Task[Any, Any]) -> None:
+    def __init__(self, task: Task[Any, Any], fuse: int = 0) -> None:
+        """`fuse`: the number of its breaker among those of the app, from 1."""
         settings = task.settings
         self.task = task
         self.name = task.name
@@ -67,8 +68,8 @@ class Plan:
         self.soft = settings.soft_timeout.total_seconds()
         self.hard = settings.timeout.total_seconds()
         self.place = _place_of(task)
-        self.described = describe_task(task.name, self.place, settings.retry)
-        self.alone = describe_task(task.name, Place.PROCESS, settings.retry)
+        self.described = describe_task(task.name, self.place, settings.retry, fuse)
+        self.alone = describe_task(task.name, Place.PROCESS, settings.retry, fuse)
         self._may_return_none = False
 
     def place_of(self, job: ClaimedJob) -> Place:
@@ -98,6 +99,7 @@ class Plans:
 
     def __init__(self, engine: Engine) -> None:
         self._tasks = engine.tasks
+        self._breakers = engine.breakers
         self._known: dict[str, Plan] = {}
 
     def of(self, name: str) -> Plan | None:
@@ -107,8 +109,12 @@ class Plans:
             task = self._tasks.get(name)
             if not isinstance(task, Task):
                 return None
-            plan = self._known[name] = Plan(task)
+            plan = self._known[name] = Plan(task, self._fuse_of(task))
         return plan
+
+    def _fuse_of(self, task: Task[Any, Any]) -> int:
+        breakers = list(self._breakers.values())
+        return breakers.index(task.settings.breaker) + 1 if task.settings.breaker in breakers else 0
 
 
 class Run:

@@ -15,14 +15,16 @@ from typing import Final
 from uuid import UUID
 
 from holdfast import lifecycle
-from holdfast.breaker import BreakerRecord, BreakerReport, Finding, Pass, Wait, pause
+from holdfast.breaker import BreakerReport, Finding, Pass, Wait
 from holdfast.engine import Engine
 from holdfast.errors import HoldfastError
 from holdfast.guard import Breaker
-from holdfast.job import ClaimedJob, Delivery, Failure, FailureKind
+from holdfast.job import ClaimedJob, Failure, FailureKind
 from holdfast.lifecycle import Transition
-from holdfast.outcome import Completed, Outcome, Raised
+from holdfast.outcome import Outcome
 from holdfast.store import HintKind
+from holdfast.worker import findings
+from holdfast.worker.recorder import Recorder
 from holdfast.worker.runs import Run
 
 log = logging.getLogger("holdfast.worker")
@@ -37,8 +39,9 @@ Answered = Callable[[Run, Pass | Wait], None]
 class Turnstile:
     """One station's. `answered` is called with runs that have asked, on the loop."""
 
-    def __init__(self, engine: Engine, answered: Answered) -> None:
+    def __init__(self, engine: Engine, recorder: Recorder, answered: Answered) -> None:
         self._engine = engine
+        self._recorder = recorder
         self._answered = answered
         self._loop = asyncio.get_running_loop()
         self._waiting: list[tuple[Run, str]] = []
@@ -70,35 +73,27 @@ class Turnstile:
                 answer = panel.look(name) or await panel.enter(self._engine.store, name)
                 if isinstance(answer, Pass) and answer.permit is not None:
                     run.permit = answer.permit
+                    self._recorder.trying(run.slot, run.job.id, run.permit)
                     self._probes[run.permit.id] = BreakerReport(name, Finding.UNDER_WAY, run.permit)
                 self._answered(run, answer)
 
     def finished(self, run: Run, breaker: Breaker, outcome: Outcome) -> Transition | None:
-        """A run that has passed is over.
-
-        One that was a probe and has failed has told what it was let through for. That is not to be charged to its job,
-        which would not live through a long outage: it waits like the others. The transition for that, if it is so.
-        """
-        finding = _find(breaker, outcome)
-        is_probe = run.permit is not None
-        self._say(run, breaker, outcome, finding)
-        if not is_probe or finding is not Finding.FAILED or run.job.delivery is Delivery.AT_MOST_ONCE:
-            return None
-        assert isinstance(outcome, Raised)
-        delay = pause(BreakerRecord(breaker.name, breaker.policy, reset_in=breaker.policy.reset), self._engine.chance())
-        return lifecycle.after_wait(run.job, outcome.failure, delay)
-
-    def _say(self, run: Run, breaker: Breaker, outcome: Outcome, finding: Finding) -> None:
+        """A run that has passed is over. What becomes of its job, if it was a probe that has failed."""
         permit, run.permit = run.permit, None
-        if permit is not None:
-            self._probes.pop(permit.id, None)
-        elif finding is Finding.NOTHING:
+        self._say(findings.report(breaker, permit, outcome))
+        if permit is None:
+            return None
+        return findings.after_probe(run.job, breaker, permit, outcome, self._engine.chance())
+
+    def _say(self, report: BreakerReport) -> None:
+        """Successes matter only if there were failures, or if somebody tries."""
+        if report.permit is not None:
+            self._probes.pop(report.permit.id, None)
+        elif report.finding is Finding.NOTHING:
             return
         panel = self._engine.panel
-        if permit is not None or finding is Finding.FAILED or panel.is_doubtful(breaker.name):
-            error_type = outcome.failure.error_type if isinstance(outcome, Raised) else None
-            error_type = error_type if finding is Finding.FAILED else None
-            panel.note(BreakerReport(breaker.name, finding, permit, error_type=error_type))
+        if report.permit is not None or report.finding is Finding.FAILED or panel.is_doubtful(report.breaker):
+            panel.note(report)
 
     # ── keeping up to date ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -161,15 +156,3 @@ def held_back(job: ClaimedJob, breaker: Breaker, wait: Wait) -> Transition:
     """What becomes of a job that was not let through. It has not started, so that goes for at-most-once jobs too."""
     message = f"It waits for the breaker {breaker.name!r}, which is open."
     return lifecycle.after_wait(job, Failure(FailureKind.WAITED, "BreakerOpen", message), wait.delay)
-
-
-def _find(breaker: Breaker, outcome: Outcome) -> Finding:
-    match outcome:
-        case Completed():
-            return Finding.SUCCEEDED
-        case Raised(is_outage=True):
-            return Finding.FAILED
-        case Raised(failure=Failure(kind=FailureKind.TIMEOUT)) if breaker.counts_timeouts:
-            return Finding.FAILED
-        case _:
-            return Finding.NOTHING
