@@ -208,6 +208,17 @@ def test_a_breaker_that_does_not_count_timeouts_hears_of_no_kills(shop: Shop) ->
         assert not shop.opened(1, "lax")
 
 
+def test_a_reset_lets_go_on_at_once_what_waits(shop: Shop) -> None:
+    with shop.worker():
+        until(lambda: shop.breaker() is not None, "the declaration")
+        shop.hf.breakers.open("stripe", "1h")
+        jobs = shop.enqueue("charge", number=20)
+        until(lambda: all(job.record().waits for job in jobs), "all of them to wait")
+        assert shop.calls() == 0
+        shop.hf.breakers.reset("stripe")
+        assert [job.result(timeout=PATIENCE) for job in jobs] == ["charged"] * 20
+
+
 def test_isolated_processes_share_breakers_too(shop: Shop) -> None:
     shop.down.touch()
     with shop.worker() as worker:

@@ -67,4 +67,4 @@ def after_probe(
         return None
     assert isinstance(outcome, Raised)
     record = BreakerRecord(breaker.name, breaker.policy, reset_in=breaker.policy.reset)
-    return lifecycle.after_wait(job, outcome.failure, pause(record, chance))
+    return lifecycle.after_wait(job, outcome.failure, pause(record, chance), breaker.name)

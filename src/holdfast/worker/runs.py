@@ -15,11 +15,13 @@ from holdfast.breaker import Permit
 from holdfast.context import Context, SoftTimeout
 from holdfast.engine import Engine
 from holdfast.errors import InvalidPayload
+from holdfast.guard import causes
 from holdfast.job import LONGEST_MESSAGE, ClaimedJob, Delivery, Failure, FailureKind
-from holdfast.outcome import Interrupted, Outcome, Raised, Verdict, Withdrawn
+from holdfast.outcome import BreakerOpen, Interrupted, Outcome, Raised, Verdict, Withdrawn
 from holdfast.retry import classify
 from holdfast.signature import Signature
 from holdfast.span import parse_span
+from holdfast.store import LONGEST_NAME
 from holdfast.task import Task
 from holdfast.worker import guilt
 from holdfast.worker.crew import Work
@@ -218,7 +220,16 @@ def _outcome_of(run: Run, error: BaseException, now: datetime) -> Outcome:
         kind = FailureKind.ERROR
     breaker = run.plan.breaker
     is_outage = breaker is not None and breaker.counts(error, verdict)
-    return Raised(verdict, failure_of(error, kind), None if delay is None else parse_span(delay), is_outage)
+    waits_for = _breaker_of(error) if verdict is Verdict.BREAKER else None
+    return Raised(verdict, failure_of(error, kind), None if delay is None else parse_span(delay), is_outage, waits_for)
+
+
+def _breaker_of(error: BaseException) -> str | None:
+    """The breaker that a task has met, so that its job goes on when that is closed; of several the one for longest."""
+    met = [each for each in causes(error) if isinstance(each, BreakerOpen)]
+    name: object = max(met, key=lambda each: each.delay).breaker if met else None
+    # Anybody can raise it, with any name.
+    return name if isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable() else None
 
 
 def _is_soft_timeout(error: BaseException) -> bool:

@@ -148,6 +148,7 @@ class Station:
             await self._idle.wait()
         await self._settler.drain()
         await self._turnstile.flush()
+        await self._turnstile.let_go()
 
     def interrupt(self) -> None:
         """Stop what runs: it is given back."""

@@ -32,6 +32,7 @@ log = logging.getLogger("holdfast.worker")
 _POLL_EVERY: Final = 3.0
 _TELL_EVERY: Final = 0.05
 """Seconds between two reports: each is a write to a row that all processes share."""
+_ONCE_MORE_AFTER: Final = 1.0
 
 Answered = Callable[[Run, Pass | Wait], None]
 
@@ -47,6 +48,8 @@ class Turnstile:
         self._waiting: list[tuple[Run, str]] = []
         self._has_waiting = asyncio.Event()
         self._has_news = asyncio.Event()
+        self._has_closed = asyncio.Event()
+        self._letting_go = asyncio.Lock()
         self._turn = asyncio.Lock()
         self._probes: dict[UUID, BreakerReport] = {}
         """What is said of runs that try, again and again while they do; by their permits."""
@@ -104,7 +107,7 @@ class Turnstile:
         panel.attend(wake)
         try:
             async with asyncio.TaskGroup() as services:
-                for service in (self._listen, self._poll, self._tell):
+                for service in (self._listen, self._poll, self._tell, self._keep_letting_go):
                     services.create_task(service())
         finally:
             panel.leave(wake)
@@ -112,7 +115,11 @@ class Turnstile:
     def _wake(self) -> None:
         """From any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed, and its jobs are nobody's any more
-            self._loop.call_soon_threadsafe(self._has_news.set)
+            self._loop.call_soon_threadsafe(self._woken)
+
+    def _woken(self) -> None:
+        self._has_news.set()
+        self._has_closed.set()
 
     async def flush(self) -> bool:
         """Pass on all that was noted so far."""
@@ -127,6 +134,26 @@ class Turnstile:
                 self._has_news.set()
                 await asyncio.sleep(random.uniform(0.5, 1.5))
             await asyncio.sleep(_TELL_EVERY)
+
+    async def let_go(self) -> list[str]:
+        """Let go on what waits for breakers that are closed since this was done last. Returns their names."""
+        async with self._letting_go:
+            names = self._engine.panel.take_closed()
+            await self._engine.panel.let_go(self._engine.store, names)
+            return names
+
+    async def _keep_letting_go(self) -> None:
+        """Do so whenever a breaker is closed.
+
+        And once more a moment later, for what was put off here, or elsewhere, before that was known. Should even that
+        come too early, nothing is lost: it goes on when its wait is over.
+        """
+        while True:
+            await self._has_closed.wait()
+            self._has_closed.clear()
+            if names := await self.let_go():
+                await asyncio.sleep(_ONCE_MORE_AFTER)
+                await self._engine.panel.let_go(self._engine.store, names)
 
     async def _listen(self) -> None:
         engine = self._engine
@@ -155,4 +182,4 @@ class Turnstile:
 def held_back(job: ClaimedJob, breaker: Breaker, wait: Wait) -> Transition:
     """What becomes of a job that was not let through. It has not started, so that goes for at-most-once jobs too."""
     message = f"It waits for the breaker {breaker.name!r}, which is open."
-    return lifecycle.after_wait(job, Failure(FailureKind.WAITED, "BreakerOpen", message), wait.delay)
+    return lifecycle.after_wait(job, Failure(FailureKind.WAITED, "BreakerOpen", message), wait.delay, breaker.name)
