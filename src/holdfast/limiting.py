@@ -40,8 +40,8 @@ class Limits(Namespace):
     ) -> LimitRecord:
         """Let so many through, over what the code says. `name` is the task's, unless the limit has one of its own.
 
-        If it has a key, `key` says which one: it is set for one key at a time, and the others stay as the code has them.
-        What runs goes on.
+        If it has a key, `key` says which one: it is set for one key at a time, and the others stay as they are. What
+        runs goes on.
         """
         check_most(most, "most")
         store = await self._engine.ready()
