@@ -27,8 +27,10 @@ class Breakers(Namespace):
         return self._engine.wait(self.alist(), "hf.breakers.alist")
 
     async def areset(self, name: str) -> BreakerRecord:
-        """Close it at once, and forget its failures. Jobs that wait for it run when their wait is over."""
-        return await self._change(name, lambda circuit, now: breaker.reset(circuit))
+        """Close it at once, and forget its failures. Jobs that wait for it go on."""
+        record = await self._change(name, lambda circuit, now: breaker.reset(circuit))
+        await self._engine.panel.let_go(await self._engine.ready(), [name])
+        return record
 
     def reset(self, name: str) -> BreakerRecord:
         """`areset` for synchronous code."""

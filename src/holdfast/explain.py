@@ -53,6 +53,8 @@ def _waiting(it: Circumstances) -> Iterator[Reason]:
     if it.paused_at is not None:
         yield Reason(ReasonKind.PAUSED, f"queue {job.queue!r} is paused", details={"since": it.paused_at})
     if job.stage is Stage.SCHEDULED:
+        if it.breaker is not None and job.breaker == it.breaker.name:
+            yield _breaker(it)
         yield _later(job, it.now)
     yield from _nobody(it)
     if job.stage is Stage.READY:

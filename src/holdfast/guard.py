@@ -75,12 +75,12 @@ class Breaker:
 
     def counts(self, error: BaseException, verdict: Verdict) -> bool:
         """Whether an exception, which was judged so, is a failure of what is behind the breaker."""
-        causes = [each for each in _causes(error) if not isinstance(each, self._ignore)]
-        if any(isinstance(each, SoftTimeout) for each in causes):
+        found = [each for each in causes(error) if not isinstance(each, self._ignore)]
+        if any(isinstance(each, SoftTimeout) for each in found):
             return self.counts_timeouts
         if self._on:
-            return any(isinstance(each, self._on) for each in causes)
-        return verdict in _FAILURES and any(isinstance(each, Exception) for each in causes)
+            return any(isinstance(each, self._on) for each in found)
+        return verdict in _FAILURES and any(isinstance(each, Exception) for each in found)
 
     # ── around a block ───────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -149,11 +149,11 @@ class Stay:
 _stays: ContextVar[tuple[Stay, ...]] = ContextVar("holdfast_breakers", default=())
 
 
-def _causes(error: BaseException) -> Iterator[BaseException]:
+def causes(error: BaseException) -> Iterator[BaseException]:
     """Itself, or all that is in a group."""
     if isinstance(error, BaseExceptionGroup):
         for each in error.exceptions:
-            yield from _causes(each)
+            yield from causes(each)
     else:
         yield error
 

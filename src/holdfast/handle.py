@@ -118,7 +118,8 @@ class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
         found = await store.circumstances(self.id)
         if found is None:
             raise _not_found(self.id)
-        if found.task is not None and (name := found.task.definition.breaker) is not None:
+        name = found.job.breaker or (None if found.task is None else found.task.definition.breaker)
+        if name is not None:
             breakers = await store.breakers([name])
             still = next((each for each in breakers if each.state is not BreakerState.CLOSED), None)
             found = replace(found, breaker=still)

@@ -172,6 +172,8 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tr
     error_message: str | None = None
     cancel_requested_at: datetime | None = None
     cancel_reason: str | None = None
+    breaker: str | None = None
+    """If it is scheduled because it waits for a breaker: that one."""
 
     @property
     def state(self) -> JobState:

@@ -48,6 +48,8 @@ class GiveBack(msgspec.Struct, frozen=True):
     has_crashed: bool = False
     has_waited: bool = False
     met_full_pool: bool = False
+    breaker: str | None = None
+    """It waits for this one, and no longer than until that is closed."""
 
 
 class Bury(msgspec.Struct, frozen=True):
@@ -150,7 +152,7 @@ def _after_exception(job: Standing, raised: Raised, policy: Retry, chance: float
         case Verdict.SNOOZE | Verdict.THROTTLED | Verdict.BREAKER:
             # An attempt that is handed back does not count, so the waits do, or the backoff would never grow.
             delay = backoff(policy, job.waits + 1, chance) if raised.delay is None else raised.delay
-            return after_wait(job, failure, delay)
+            return after_wait(job, failure, delay, raised.breaker)
         case Verdict.POOL_FULL:
             if is_last or job.pool_tries + 1 >= POOL_TRIES:
                 return Bury(failure)
@@ -162,11 +164,11 @@ def _after_exception(job: Standing, raised: Raised, policy: Retry, chance: float
             return GiveBack(delay, is_charged=True, failure=failure)
 
 
-def after_wait(job: Standing, failure: Failure, delay: timedelta) -> Transition:
+def after_wait(job: Standing, failure: Failure, delay: timedelta, breaker: str | None = None) -> Transition:
     """It has to wait, and that is nobody's failure; but it does not wait for ever."""
     if job.waits + 1 >= MOST_WAITS:
         return Bury(_waited_too_often(failure))
-    return GiveBack(delay, failure=failure, has_waited=True)
+    return GiveBack(delay, failure=failure, has_waited=True, breaker=breaker)
 
 
 def _waited_too_often(failure: Failure) -> Failure:
@@ -213,7 +215,7 @@ def expiry(new: NewJob, due_at: datetime) -> datetime | None:
 
 def ripen(job: JobRecord) -> JobRecord:
     """Its time has come."""
-    return replace(job, stage=Stage.READY, lane=Lane.FRESH)
+    return replace(job, stage=Stage.READY, lane=Lane.FRESH, breaker=None)
 
 
 def start(job: JobRecord, worker: UUID, token: UUID, now: datetime) -> JobRecord:
@@ -273,6 +275,7 @@ def _given_back(job: JobRecord, back: GiveBack, now: datetime) -> JobRecord:
         pool_tries=job.pool_tries + back.met_full_pool,
         error_type=failure.error_type if failure else job.error_type,
         error_message=failure.message if failure else job.error_message,
+        breaker=back.breaker if is_late else None,
     )
 
 
@@ -366,8 +369,16 @@ def _cancelled(job: JobRecord, reason: str, now: datetime) -> JobRecord:
         finished_at=now,
         cancel_requested_at=job.cancel_requested_at or now,
         cancel_reason=reason,
+        breaker=None,
     )
 
 
 def _buried(job: JobRecord, failure: Failure, now: datetime) -> JobRecord:
-    return replace(job, stage=Stage.DEAD, finished_at=now, error_type=failure.error_type, error_message=failure.message)
+    return replace(
+        job,
+        stage=Stage.DEAD,
+        finished_at=now,
+        error_type=failure.error_type,
+        error_message=failure.message,
+        breaker=None,
+    )

@@ -40,7 +40,8 @@ class Limits(Namespace):
     ) -> LimitRecord:
         """Let so many through, over what the code says. `name` is the task's, unless the limit has one of its own.
 
-        If it has a key, `key` says which one, and the others stay as they are. What runs goes on.
+        If it has a key, `key` says which one: it is set for one key at a time, and the others stay as they are. What
+        runs goes on.
         """
         check_most(most, "most")
         store = await self._engine.ready()
@@ -88,7 +89,10 @@ def _compare(definition: LimitDefinition, key: str) -> None:
         raise InvalidOption(f"The {definition.kind.name.lower()} {definition.name!r} has no key. Leave key= out.")
     if definition.key is not None and not key:
         what = f"{definition.kind.name.lower()} {definition.name!r}"
-        raise InvalidOption(f"The {what} has a key, {definition.key}. Say which one: key='acme'.")
+        raise InvalidOption(
+            f"The {what} has a key, {definition.key}, and is set for one key at a time. Say which one: key='acme'. "
+            "To change it for all of them, change the code."
+        )
 
 
 async def _definitions(store: Store) -> list[LimitDefinition]:

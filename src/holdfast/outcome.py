@@ -149,6 +149,8 @@ class Raised(msgspec.Struct, frozen=True):
     delay: timedelta | None = None
     is_outage: bool = False
     """It counts against the breaker of the task."""
+    breaker: str | None = None
+    """The one that it has to wait for, if that is why."""
 
 
 class Withdrawn(msgspec.Struct, frozen=True):

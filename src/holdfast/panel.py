@@ -26,7 +26,7 @@ from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, StoreError, StoreUnavailable
 from holdfast.guard import Breaker
 from holdfast.span import format_span
-from holdfast.store import Store
+from holdfast.store import LARGEST_PAGE, Store
 
 log = logging.getLogger("holdfast.breaker")
 
@@ -67,6 +67,8 @@ class Panel:
         self._pending: list[BreakerReport] = []
         self._telling: list[BreakerReport] = []
         """What is on its way to the store."""
+        self._closed: set[str] = set()
+        """Breakers that were learnt to be closed, and the jobs that wait for them have not been let go yet."""
         self._attendants: tuple[Wake, ...] = ()
 
     # ── looking ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -106,6 +108,20 @@ class Panel:
             else:
                 self._doubtful.discard(record.name)
             _tell(None if before is None else before.record, record)
+            if record.state is BreakerState.CLOSED and (before is None or before.record.state is not record.state):
+                self._has_closed(record.name)
+
+    def _has_closed(self, name: str) -> None:
+        with self._lock:
+            self._closed.add(name)
+        for wake in self._attendants:
+            wake()
+
+    def take_closed(self) -> list[str]:
+        """Breakers that are closed since this was last asked for, or were when they were first heard of."""
+        with self._lock:
+            closed, self._closed = sorted(self._closed), set()
+        return closed
 
     def _wait(self, view: View) -> Wait:
         passed = timedelta(seconds=self._clock.monotonic() - view.at)
@@ -149,6 +165,18 @@ class Panel:
 
     async def refresh(self, store: Store) -> None:
         self.learn(await store.breakers(list(self._breakers)))
+
+    async def let_go(self, store: Store, names: Iterable[str]) -> None:
+        """Let go on what waits for breakers that are closed by now. Never raises for the database's sake.
+
+        What can't be done now is done by itself, when the wait of each job is over.
+        """
+        try:
+            for name in names:
+                while await store.let_pass(name, LARGEST_PAGE) == LARGEST_PAGE:
+                    pass
+        except HoldfastError as error:
+            log.warning("jobs wait for a breaker that is closed, and go on when their wait is over: %s", error)
 
     # ── telling ──────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -35,6 +35,7 @@ from holdfast.traffic import Line
 DEFAULT_BOUND: Final = 100_000
 LARGEST_BATCH: Final = 10_000
 LARGEST_PAGE: Final = 1_000
+LONGEST_NAME: Final = 200
 LONGEST_NOTE: Final = 200
 MOST_AHEAD: Final = 10_000
 """Jobs before another one are counted up to here."""
@@ -289,7 +290,8 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     task: PublishedTask | None = None
     progress: Progress | None = None
     breaker: BreakerRecord | None = None
-    """That of its task, unless it is closed. A moment later than the rest: whoever asks looks for it by its name."""
+    """The one that it waits for, or that of its task, unless it is closed. A moment later than the rest: whoever asks
+    looks for it by its name."""
 
 
 class Filter(msgspec.Struct, frozen=True, kw_only=True):
@@ -712,6 +714,13 @@ class BreakerVerbs(Protocol):
         """
         ...
 
+    async def let_pass(self, breaker: str, limit: int) -> int:
+        """Make jobs ready that wait for a breaker, if it is closed, and return how many: at most `limit`.
+
+        Those that were to go on first come first. Others that wait for their time are left alone.
+        """
+        ...
+
 
 class ReadingVerbs(Protocol):
     async def get(self, ids: Sequence[UUID]) -> list[JobRecord]:
@@ -816,7 +825,7 @@ def crash_of(worker: UUID | None) -> Crashed:
 # ── checks that every store and every caller shares ──────────────────────────────────────────────────────────────────
 
 
-def check_name(value: object, option: str, longest: int = 200) -> str:
+def check_name(value: object, option: str, longest: int = LONGEST_NAME) -> str:
     """A name that every store can keep and every terminal can show."""
     if not isinstance(value, str) or not value or len(value) > longest or not value.isprintable():
         raise InvalidOption(f"{option} must be 1 to {longest} printable characters.")

@@ -21,6 +21,8 @@ import psycopg
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
+from holdfast import breaker
+from holdfast.breaker import BreakerPolicy, Circuit
 from holdfast.codec import fingerprint
 from holdfast.errors import HoldfastError, QueueFull
 from holdfast.gates import GateKind, GateRule, LineRule
@@ -87,6 +89,8 @@ TRANSITIONS: list[Transition] = [
     GiveBack(is_charged=True, failure=ERROR),
     GiveBack(HOUR, is_charged=True, failure=ERROR),
     GiveBack(MINUTE, failure=ERROR, has_waited=True),
+    GiveBack(HOUR, has_waited=True, breaker="b"),
+    GiveBack(has_waited=True, breaker="b"),
     GiveBack(MINUTE, is_charged=True, failure=ERROR, met_full_pool=True),
     GiveBack(failure=ERROR, has_crashed=True),
     Bury(ERROR),
@@ -240,6 +244,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.register()
         self.register()
         self.enqueue([{"queue": queue, "task": "x", "args_json": "{}"} for queue in ("a", "a", "b", "b")])
+        self.both(lambda store: store.declare_breakers({"b": BreakerPolicy()}))
         self.claim(0, 1, 1)
 
     @rule(batch=st.lists(recipes, min_size=1, max_size=4))
@@ -384,6 +389,14 @@ class StoreMachine(RuleBasedStateMachine):
                 self.both(lambda store: store.run_now(ids))
             case _:
                 self.both(lambda store: store.discard(ids))
+
+    @rule(limit=st.integers(1, 4), change=st.sampled_from([None, breaker.reset, breaker.trip]))
+    def let_pass(self, limit: int, change: Callable[..., Circuit] | None) -> None:
+        if change is breaker.reset:
+            self.both(lambda store: store.change_breaker("b", lambda circuit, now: breaker.reset(circuit)))
+        elif change is breaker.trip:
+            self.both(lambda store: store.change_breaker("b", breaker.trip))
+        self.both(lambda store: store.let_pass("b", limit))
 
     @rule(limit=st.integers(1, 4), is_stale=st.booleans())
     def announce(self, limit: int, is_stale: bool) -> None:
@@ -602,6 +615,7 @@ begin
         delete from holdfast.queues;
         delete from holdfast.workers;
         delete from holdfast.tasks;
+        delete from holdfast.breakers;
     end if;
 end
 $$

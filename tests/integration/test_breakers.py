@@ -24,6 +24,7 @@ from holdfast import (
     JobState,
     PoolFull,
     RateLimited,
+    ReasonKind,
     Retry,
     RunningLoop,
     Snooze,
@@ -33,6 +34,7 @@ from holdfast import (
     breaker,
 )
 from holdfast.breaker import Finding, Wait
+from holdfast.job import Stage
 from holdfast.store import Store
 from holdfast.worker import turnstile
 from holdfast.worker.station import Station
@@ -365,6 +367,78 @@ async def test_a_block_in_a_task_gives_its_job_back_uncharged(hf: Holdfast, kind
     [record] = (await hf.jobs.apage()).jobs
     assert (record.attempt, record.error_type) == (0, None)
     assert record.due_at - record.created_at > timedelta(minutes=59)
+    assert record.breaker == "stripe"
+    await hf.breakers.areset("stripe")
+    async with hf.worker(concurrency=2):
+        await until(lambda: _all_completed(hf))
+
+
+async def _all_completed(hf: Holdfast) -> bool:
+    return {record.state for record in (await hf.jobs.apage()).jobs} == {JobState.COMPLETED}
+
+
+async def test_a_reset_lets_go_on_what_waits_also_without_a_worker(hf: Holdfast) -> None:
+    stripe = hf.breaker("stripe", reset="1h")
+
+    @hf.task(breaker=stripe)
+    async def charge() -> None: ...
+
+    await hf.engine.publish_tasks()
+    await hf.breakers.aopen("stripe")
+    jobs = await hf.aenqueue_many(charge.call() for _ in range(5))
+    later = await charge.options(delay="1h").aenqueue()
+
+    async def have_waited() -> bool:
+        return all([(await job.arecord()).breaker == "stripe" for job in jobs])
+
+    async with hf.worker(concurrency=2):
+        await until(have_waited)
+    explanation = await jobs[0].aexplain()
+    assert explanation.kinds[:2] == (ReasonKind.BREAKER, ReasonKind.SNOOZED)
+    await hf.breakers.areset("stripe")
+    assert {(await job.arecord()).stage for job in jobs} == {Stage.READY}
+    assert (await later.arecord()).stage is Stage.SCHEDULED, "it waits for its time, not for the breaker"
+
+
+async def test_what_waits_goes_on_when_a_probe_has_closed_the_breaker(hf: Holdfast) -> None:
+    stripe = hf.breaker("stripe", failures=1, reset="1h")
+
+    @hf.task(breaker=stripe)
+    async def charge() -> str:
+        return "charged"
+
+    await hf.engine.publish_tasks()
+    await hf.breakers.aopen("stripe", "2s")
+    jobs = [await charge.aenqueue() for _ in range(8)]
+
+    async def have_waited() -> bool:
+        return all([(await job.arecord()).waits for job in jobs])
+
+    async def is_half_open() -> bool:
+        return await state_of(hf) is BreakerState.HALF_OPEN
+
+    async with hf.worker(concurrency=2):
+        await until(have_waited)
+        await until(is_half_open)
+        probe = await charge.aenqueue()
+        for job in (probe, *jobs):
+            assert await job.aresult(timeout=PATIENCE) == "charged"
+    assert await state_of(hf) is BreakerState.CLOSED
+
+
+def test_breakers_met_in_a_group_are_waited_for_by_name(app: Holdfast) -> None:
+    evil = BreakerOpen("evil", "1s")
+    evil.breaker = "not\0storable"
+
+    @app.task
+    async def fail(which: str) -> None:
+        soon, late = BreakerOpen("soon", "1s"), BreakerOpen("late", "2s")
+        raise {"one": soon, "group": ExceptionGroup("both", [soon, late]), "evil": evil}[which]
+
+    with app.testing() as t:
+        jobs = [fail.enqueue(which) for which in ("one", "group", "evil")]
+        t.run_all()
+        assert [job.record().breaker for job in jobs] == ["soon", "late", None]
 
 
 async def test_a_closed_breaker_costs_no_question(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -615,10 +689,9 @@ def test_a_probe_whose_worker_dies_does_not_block_the_others(app: Holdfast) -> N
         t.advance("60s")
         t.crash_worker("during")
         t.run_all()
-        assert app.breakers.list()[0].state is BreakerState.HALF_OPEN
-        t.advance("60s")
-        t.run_all()
+        assert app.breakers.list()[0].state is BreakerState.CLOSED, "its permit was free again when it came back"
         assert [job.result() for job in jobs] == [0, 1]
+        assert [job.record().crashes for job in jobs].count(1) == 1
 
 
 def test_a_worker_may_die_before_a_probe_starts(app: Holdfast) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
+from uuid import uuid4
 
 import pytest
 
@@ -20,7 +22,9 @@ from holdfast import (
     ReasonKind,
 )
 from holdfast.ids import Ids
-from holdfast.job import NewJob
+from holdfast.job import Failure, FailureKind, NewJob
+from holdfast.lifecycle import GiveBack
+from holdfast.store import NewWorker, Settlement
 
 PATIENCE = 30.0
 
@@ -127,6 +131,63 @@ async def test_a_dead_job_that_blocks_its_order_is_named(hf: Holdfast) -> None:
         assert str(await bad.aexplain()).endswith("on attempt 1 of 5: GiveUp: no such order")
         await hf.dead.adiscard(task="step")
         await good.aresult(timeout="20s")
+
+
+async def test_each_reason_to_wait_is_given_in_words(hf: Holdfast) -> None:
+    stripe = hf.breaker("stripe")
+
+    @hf.task
+    async def plain(key: str = "") -> None: ...
+
+    @hf.task(limit=Limit(4, "{key}"))
+    async def limited(key: str) -> None: ...
+
+    @hf.task(rate=Rate(1, "1h", key="{key}"))
+    async def rated(key: str) -> None: ...
+
+    @hf.task(order="{key}")
+    async def ordered(key: str) -> None: ...
+
+    @hf.task(breaker=stripe)
+    async def guarded() -> None: ...
+
+    await hf.apublish_tasks()
+    store, worker = await hf.engine.ready(), uuid4()
+    await store.register(NewWorker(worker, "box", queues=("default", "paused"), tasks=tuple(sorted(hf.engine.tasks))))
+    failing = await plain.aenqueue()
+    [claimed] = await store.claim(worker, uuid4(), {"default": 1})
+    failure = Failure(FailureKind.ERROR, "ConnectionError", "no route to host")
+    back = GiveBack(timedelta(hours=1), is_charged=True, failure=failure)
+    await store.settle([Settlement(claimed.id, claimed.token, back)])
+    many = [await limited.aenqueue("acme") for _ in range(5)]
+    rates = [await rated.aenqueue("acme") for _ in range(2)]
+    orders = [await ordered.aenqueue("o1") for _ in range(2)]
+    taken = {job.id for job in await store.claim(worker, uuid4(), {"default": 20})}
+    assert len(taken) == 6
+    await hf.queues.apause("paused")
+    await hf.breakers.aopen("stripe")
+    await plain.aenqueue()
+    unknown = NewJob(Ids().make(), "unknown", "default", "{}")
+    await store.enqueue([unknown])
+    [full], [late], [behind] = ([job for job in jobs if job.id not in taken] for jobs in (many, rates, orders))
+    [holder] = [job for job in orders if job.id in taken]
+    asked = {
+        "queue 'paused' is paused": await plain.options(queue="paused").aenqueue(),
+        "in ~60 min": await plain.options(delay="1h").aenqueue(),
+        "attempt 2 of 5 in ~60 min, after ConnectionError: no route to host": failing,
+        "rate key=acme 1/1 per 1h, ~": late,
+        "limit key=acme 4/4": full,
+        f"order key=o1: behind job {holder.id}, which is active": behind,
+        "breaker stripe is open, ~": await guarded.aenqueue(),
+        "no live worker serves queue 'elsewhere'": await plain.options(queue="elsewhere").aenqueue(),
+        "no live worker of queue 'default' knows the task 'unknown'": hf.job(unknown.id),
+        "before it in queue 'default'": await plain.aenqueue(),
+    }
+    for text, job in asked.items():
+        assert text in str(await job.aexplain())
+    [rate, _] = (await late.aexplain()).reasons
+    assert rate.until is not None
+    assert rate.until > (await late.arecord()).created_at
 
 
 async def test_a_job_that_is_not_there_can_t_be_explained(hf: Holdfast) -> None:

@@ -10,6 +10,7 @@ import psycopg
 FINISHED: Final = 1_000_000
 READY: Final = 200_000
 SCHEDULED: Final = 100_000
+"""Half of them wait for a breaker."""
 ACTIVE: Final = 1_000
 KEYS: Final = 100_000
 LINES: Final = 20_000
@@ -18,6 +19,7 @@ LINED: Final = 60_000
 QUEUE: Final = "crowd"
 LINED_QUEUE: Final = "lined"
 TASK: Final = "task"
+BREAKER: Final = "stripe"
 WORKER: Final = UUID(int=7)
 TOKEN: Final = UUID(int=8)
 IN_LINE: Final = 7
@@ -32,12 +34,12 @@ RIPE: Final = 5_000
 _JOBS = """
     insert into holdfast.jobs (
         id, place, created_at, due_at, expires_at, started_at, finished_at, worker, token, max_attempts, attempt, runs,
-        stage, priority, delivery, task, queue, args, idempotency_key, line
+        stage, priority, delivery, task, queue, args, idempotency_key, line, breaker
     )
     select
         holdfast_test_id({kind}, n), nextval('holdfast.places'), n, {due}, {expires}, {started}, {finished},
         {worker}, {token}, 5, {attempt}, {attempt}, {stage}, 5, 0, '{task}', {queue}, '{{"number": 17}}', {key},
-        {line}
+        {line}, {breaker}
     from generate_series(1, {number}) as n
 """
 _LINES = f"""
@@ -87,11 +89,11 @@ def fill(connection: psycopg.Connection, finished: int = FINISHED) -> None:
     for kind, number, fields in (
         (4, finished, mine | {"finished": "n", "key": f"case when n <= {KEYS * share:.0f} then n::text end"}),
         (2, round(READY * share), {"expires": over, "queue": f"case when n <= {RIPE} then 'late' else '{QUEUE}' end"}),
-        (1, round(SCHEDULED * share), {"due": over}),
+        (1, round(SCHEDULED * share), {"due": over, "breaker": f"case when n % 2 = 0 then '{BREAKER}' end"}),
         (3, ACTIVE, mine | {"key": "'active ' || n"}),
         (IN_LINE, round(LINED * share), {"queue": f"'{LINED_QUEUE}'", "line": line}),
     ):
-        usual = dict.fromkeys(("expires", "started", "finished", "worker", "token", "key", "line"), "null")
+        usual = dict.fromkeys(("expires", "started", "finished", "worker", "token", "key", "line", "breaker"), "null")
         values = usual | {"due": "0", "attempt": "0", "task": TASK, "queue": f"'{QUEUE}'"} | fields
         stage = 2 if kind == IN_LINE else kind
         connection.execute(_JOBS.format(kind=kind, number=number, stage=stage, **values).encode())

@@ -14,6 +14,7 @@ from holdfast.stores.postgres.statements import names, records_statement, statem
 
 SELECTIONS: Final = {
     "lock_active_of_worker",
+    "lock_behind_breaker",
     "lock_by_id",
     "lock_expired",
     "lock_orphans",

@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.stores.postgres.floors import LANES
 from tests.postgres.crowd import (
+    BREAKER,
     GATE,
     IN_LINE,
     LATER,
@@ -74,6 +75,7 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "lock_active_of_worker": [WORKER],
         "lock_breakers": [[TASK], None],
         "lock_by_id": [finished],
+        "lock_behind_breaker": [BREAKER, batch],
         "lock_dead": [],
         "lock_expired": [None, batch],
         "lock_gates": [gates],

@@ -59,6 +59,7 @@ INDEXES: Final = {
     "lines_of": {"jobs_pkey"},
     "lines_of_ready": {"jobs_pkey"},
     "lock_active_of_worker": {"jobs_pkey", "jobs_active"},
+    "lock_behind_breaker": {"jobs_behind_breakers"},
     "lock_by_id": {"jobs_pkey"},
     "lock_expired": {"jobs_expiring"},
     "lock_gates": {"gates_pkey"},

@@ -144,6 +144,17 @@ BY_TENANT = LimitDefinition(GateKind.LIMIT, "charge", "{tenant}", 4)
             told(breaker=open_breaker("stripe", NOW + 12 * SECOND)),
             "waiting: breaker stripe is open, ~12 s; it is the next in queue 'billing'",
         ),
+        (
+            told(
+                job(Stage.SCHEDULED, due_at=NOW + 14 * SECOND, runs=1, waits=1, breaker="stripe"),
+                breaker=open_breaker("stripe", NOW + 12 * SECOND),
+            ),
+            "waiting: breaker stripe is open, ~12 s; it was put off, and goes on in ~14 s",
+        ),
+        (
+            told(job(Stage.SCHEDULED, due_at=NOW + 14 * SECOND, runs=1, waits=1), breaker=open_breaker("stripe")),
+            "waiting: it was put off, and goes on in ~14 s",
+        ),
         (told(workers=()), "waiting: no worker is alive; it is the next in queue 'billing'"),
         (
             told(workers=(worker(queues=("mail",)),)),
@@ -364,6 +375,7 @@ records = st.builds(
     attempt=st.integers(0, 5),
     runs=st.integers(0, 9),
     worker=st.sampled_from([None, WORKER, OTHER]),
+    breaker=st.none() | names,
 )
 workers = st.builds(
     worker,
@@ -448,7 +460,8 @@ def test_what_holds_a_ready_job_up_is_named_if_and_only_if_it_does(it: Circumsta
     holder = by_kind[GateKind.ORDER].holder if GateKind.ORDER in by_kind else None
     assert (ReasonKind.ORDER in kinds) == (is_ready and holder not in (None, JOB))
     assert (ReasonKind.PAUSED in kinds) == (it.job.stage in WAITING and it.paused_at is not None)
-    assert (ReasonKind.BREAKER in kinds) == (is_ready and it.breaker is not None)
+    waits_for_it = it.breaker is not None and it.job.stage is Stage.SCHEDULED and it.job.breaker == it.breaker.name
+    assert (ReasonKind.BREAKER in kinds) == ((is_ready and it.breaker is not None) or waits_for_it)
     assert (ReasonKind.POSITION in kinds) == is_ready
 
 

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.breaker import BreakerPolicy, BreakerReport, Finding, Permit
 from holdfast.job import Delivery, FailureKind
 from holdfast.lifecycle import MOST_CRASHES, Bury, GiveBack
 from holdfast.outcome import Crashed, Interrupted, Outcome, Raised
 from holdfast.retry import Retry
 from holdfast.worker import guilt
+from holdfast.worker.findings import Fuse
 from holdfast.worker.recorder import NEVER, Entry, Flight, Phase, Place
 
 NOW = 1000.0
@@ -333,3 +335,55 @@ def test_what_is_told_to_the_store_names_the_claim() -> None:
     known = entry(0, id=UUID(int=7), token=UUID(int=8))
     (settlement,) = guilt.settlements([known], {0: Interrupted()}, lambda: 0.5)
     assert (settlement.id, settlement.token) == (UUID(int=7), UUID(int=8))
+
+
+# ── what breakers are told ───────────────────────────────────────────────────────────────────────────────────────────
+
+FUSES = [Fuse("strict", BreakerPolicy(), counts_timeouts=True), Fuse("lax", BreakerPolicy(), counts_timeouts=False)]
+PERMIT = Permit(UUID(int=9), 3)
+
+
+def test_whose_time_was_over_has_failed_if_its_breaker_counts_that() -> None:
+    seen = flight(
+        entry(0, Place.THREAD, late=1, fuse=1),
+        entry(1, Place.THREAD, late=1, fuse=2),
+        entry(2, Place.THREAD, late=1),
+        entry(3, Place.THREAD, fuse=1),
+        entry(4, Place.THREAD, late=1, fuse=3),
+    )
+    outcomes = guilt.outcomes_of_timeout(seen, NOW)
+    assert charged(outcomes) == {0, 1, 2, 4}
+    assert guilt.reports(seen.entries, outcomes, FUSES) == [
+        BreakerReport("strict", Finding.FAILED, error_type="HardTimeout")
+    ]
+
+
+@pytest.mark.parametrize("phase", [Phase.CLAIMED, Phase.STARTED, Phase.FINISHED])
+def test_a_crash_is_no_failure_but_permits_are_free_again(phase: Phase) -> None:
+    seen = flight(entry(0, fuse=1), entry(1, fuse=2, permit=PERMIT, phase=phase))
+    outcomes = guilt.outcomes_of_crash(seen, HOW)
+    assert guilt.reports(seen.entries, outcomes, FUSES) == [BreakerReport("lax", Finding.NOTHING, PERMIT)]
+
+
+def test_a_probe_whose_time_was_over_says_so_and_is_not_charged() -> None:
+    strict, lax = entry(0, late=1, fuse=1, permit=PERMIT), entry(1, late=1, fuse=2, permit=PERMIT)
+    seen = flight(strict, lax)
+    outcomes = guilt.outcomes_of_timeout(seen, NOW)
+    assert guilt.reports(seen.entries, outcomes, FUSES) == [
+        BreakerReport("strict", Finding.FAILED, PERMIT, error_type="HardTimeout"),
+        BreakerReport("lax", Finding.NOTHING, PERMIT),
+    ]
+    waiting, charged = (
+        settlement.transition for settlement in guilt.settlements(seen.entries, outcomes, lambda: 1.0, FUSES)
+    )
+    assert isinstance(waiting, GiveBack)
+    assert (waiting.is_charged, waiting.has_waited, waiting.delay) == (False, True, BreakerPolicy().reset)
+    assert isinstance(charged, GiveBack)
+    assert (charged.is_charged, charged.has_waited) == (True, False)
+
+
+def test_a_probe_that_may_run_once_only_is_not_put_off_but_buried() -> None:
+    probe = entry(0, late=1, fuse=1, permit=PERMIT, delivery=Delivery.AT_MOST_ONCE)
+    seen = flight(probe)
+    (settlement,) = guilt.settlements(seen.entries, guilt.outcomes_of_timeout(seen, NOW), lambda: 0.5, FUSES)
+    assert isinstance(settlement.transition, Bury)

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
+from holdfast.breaker import Permit
 from holdfast.job import ClaimedJob
 from holdfast.retry import Retry
 from holdfast.worker.recorder import (
@@ -48,18 +49,34 @@ def retries(draw: st.DrawFn) -> Retry:
 # ── what is written is what is read ──────────────────────────────────────────────────────────────────────────────────
 
 
-@given(jobs, names, st.sampled_from(Place), retries(), st.floats(0, 1e9), st.integers(0, 2**31 - 1))
+permits = st.builds(Permit, st.uuids(), st.integers(0, 2**63))
+
+
+@given(
+    jobs,
+    names,
+    st.sampled_from(Place),
+    retries(),
+    st.floats(0, 1e9),
+    st.integers(0, 2**31 - 1),
+    st.integers(0, 1000),
+    st.none() | permits,
+)
 def test_a_slot_tells_all_that_a_supervisor_must_know(
-    job: ClaimedJob, name: str, place: Place, retry: Retry, now: float, pid: int
+    job: ClaimedJob, name: str, place: Place, retry: Retry, now: float, pid: int, fuse: int, permit: Permit | None
 ) -> None:
     recorder = Recorder.in_memory(2)
-    slot = recorder.claimed(job, describe_task(name, place, retry))
+    slot = recorder.claimed(job, describe_task(name, place, retry, fuse))
     (claimed,) = recorder.flight().entries
+    assert (claimed.fuse, claimed.permit) == (fuse, None)
+    if permit is not None:
+        recorder.trying(slot, job.id, permit)
     assert (claimed.phase, claimed.started_at, claimed.overdue_at, claimed.pid) == (Phase.CLAIMED, 0.0, NEVER, 0)
     recorder.started(slot, now, now + 5, pid)
     (entry,) = recorder.flight().running
     assert (entry.slot, entry.phase, entry.id, entry.token) == (slot, Phase.STARTED, job.id, job.token)
     assert (entry.place, entry.started_at, entry.overdue_at, entry.pid) == (place, now, now + 5, pid)
+    assert (entry.fuse, entry.permit) == (fuse, permit)
     standing = ("attempt", "max_attempts", "crashes", "waits", "pool_tries", "delivery")
     assert [getattr(entry, name) for name in standing] == [getattr(job, name) for name in standing]
     assert abs(entry.retry.base - retry.base) < timedelta(milliseconds=1)
@@ -87,12 +104,15 @@ def test_a_long_name_is_cut_between_characters(name: str) -> None:
 
 def test_a_slot_that_is_used_again_has_nothing_left_of_its_last_job() -> None:
     recorder = Recorder.in_memory(1)
-    slot = recorder.claimed(claimed_job(), describe_task("a" * 70, Place.PROCESS, Retry(jitter=False)))
+    job = claimed_job()
+    slot = recorder.claimed(job, describe_task("a" * 70, Place.PROCESS, Retry(jitter=False), 7))
+    recorder.trying(slot, job.id, Permit(UUID(int=1), 2))
     recorder.started(slot, 1.0, 2.0, 4711)
     recorder.settled(slot)
     recorder.claimed(claimed_job(), describe_task("b", Place.LOOP, Retry()))
     (entry,) = recorder.flight().entries
     assert (entry.task, entry.place, entry.started_at, entry.overdue_at, entry.pid) == ("b", Place.LOOP, 0.0, NEVER, 0)
+    assert (entry.fuse, entry.permit) == (0, None)
 
 
 def test_the_loop_tells_when_it_came_round_and_when_to_look() -> None:

@@ -17,6 +17,7 @@ from tests.worker.program import PATIENCE, Program, until
 APP = """
 import asyncio
 import os
+import time
 from pathlib import Path
 from holdfast import Context, Holdfast, Retry
 from tests.worker.history import here
@@ -37,6 +38,23 @@ async def charge(ctx: Context) -> str:
     answer = call(ctx)
     while stuck.exists():
         await asyncio.sleep(0.01)
+    return answer
+
+@hf.task(bind=True, breaker=stripe, timeout="1s", retry=Retry(5, base="100ms", jitter=False))
+async def block(ctx: Context) -> str:
+    answer = call(ctx)
+    while stuck.exists():
+        time.sleep(0.01)
+    return answer
+
+@hf.task(bind=True, breaker=hf.breaker("lax", failures=1, on=[ConnectionError]), timeout="1s", retry=Retry(2, base=0))
+def block_laxly(ctx: Context) -> str:
+    answer = call(ctx)
+    while stuck.exists():
+        try:
+            time.sleep(0.01)
+        except BaseException:
+            pass
     return answer
 
 @hf.task(bind=True, breaker=bank, isolation="process", retry=Retry(5, base="100ms", jitter=False))
@@ -152,9 +170,53 @@ def test_a_probe_that_is_killed_does_not_block_the_others(shop: Shop) -> None:
         shop.stuck.unlink()
         os.kill(prober, signal.SIGKILL)
         worker.says("killed by SIGKILL")
+        record = until(lambda: _without_probes(shop.breaker()), "its permit to be free again")
+        assert record.openings == 1, "nobody knows why it was killed, so that is no failure"
         jobs = [first, *shop.enqueue("charge", number=3)]
         assert [job.result(timeout=PATIENCE) for job in jobs] == ["charged"] * 4
         assert not shop.is_open()
+
+
+def _without_probes(record: BreakerRecord | None) -> BreakerRecord | None:
+    return record if record is not None and not record.probes else None
+
+
+def test_those_that_are_killed_because_their_time_is_over_count_as_failures(shop: Shop) -> None:
+    shop.stuck.touch()
+    with shop.worker() as worker:
+        until(lambda: shop.breaker() is not None, "the declaration")
+        [job] = shop.enqueue("block")
+        worker.says("the breaker stripe is open after 3 failures, the last one HardTimeout")
+        assert job.record().attempt == shop.calls() == 3
+        until(lambda: shop.opened(2), "a probe that is killed too")
+        record = until(lambda: _without_probes(shop.breaker()), "its permit to be free again")
+        assert (record.failures, record.last_error) == (4, "HardTimeout")
+        shop.stuck.unlink()
+        assert job.result(timeout=PATIENCE) == "charged"
+        assert job.record().attempt == 4, "what a probe has told is not charged to its job"
+        assert not shop.is_open()
+
+
+def test_a_breaker_that_does_not_count_timeouts_hears_of_no_kills(shop: Shop) -> None:
+    shop.stuck.touch()
+    with shop.worker():
+        until(lambda: shop.breaker("lax") is not None, "the declaration")
+        [job] = shop.enqueue("block_laxly")
+        until(lambda: job.state() is JobState.DEAD, "its second attempt")
+        assert [attempt.failure.error_type for attempt in job.attempts() if attempt.failure] == ["HardTimeout"] * 2
+        assert shop.opened(0, "lax")
+        assert not shop.opened(1, "lax")
+
+
+def test_a_reset_lets_go_on_at_once_what_waits(shop: Shop) -> None:
+    with shop.worker():
+        until(lambda: shop.breaker() is not None, "the declaration")
+        shop.hf.breakers.open("stripe", "1h")
+        jobs = shop.enqueue("charge", number=20)
+        until(lambda: all(job.record().waits for job in jobs), "all of them to wait")
+        assert shop.calls() == 0
+        shop.hf.breakers.reset("stripe")
+        assert [job.result(timeout=PATIENCE) for job in jobs] == ["charged"] * 20
 
 
 def test_isolated_processes_share_breakers_too(shop: Shop) -> None:

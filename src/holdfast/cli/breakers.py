@@ -45,7 +45,7 @@ def ls(app: App = None, url: Url = None, as_json: AsJson = False) -> None:
 
 @commands.command()
 def reset(name: Name, app: App = None, url: Url = None, as_json: AsJson = False) -> None:
-    """Close a breaker at once, and forget its failures. Jobs that wait for it run when their wait is over."""
+    """Close a breaker at once, and forget its failures. Jobs that wait for it go on."""
     _tell(ask(app, url, lambda hf: hf.breakers.areset(name)), as_json)
 
 

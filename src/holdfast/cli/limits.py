@@ -18,7 +18,7 @@ commands = typer.Typer(help="Look at limits and rates, and set them.", no_args_i
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The task's, or the limit's own if it has one.")]
 Kind = Annotated[str, typer.Option("--kind", help="limit or rate.")]
-Key = Annotated[str, typer.Option("--key", help="Which one, if it has a key: acme.")]
+Key = Annotated[str, typer.Option("--key", help="Which one, if it has a key: acme. One at a time.")]
 
 
 @commands.command()
@@ -66,7 +66,10 @@ def set(
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
-    """Let so many through, over what the code says: at once, for all workers, until it is reset."""
+    """Let so many through, over what the code says: at once, for all workers, until it is reset.
+
+    A limit that has a key is set for one key at a time; for all of them, change the code.
+    """
     _tell(ask(app, url, lambda hf: hf.limits.aset(name, most, kind=kind, key=key)), as_json)  # type: ignore[arg-type]
 
 

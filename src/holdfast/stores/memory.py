@@ -707,6 +707,19 @@ class MemoryStore:
         with self._lock:
             return self._breakers.change(name, change, self._clock.now())
 
+    async def let_pass(self, breaker: str, limit: int) -> int:
+        check_limit(limit)
+        with self._lock:
+            now = self._clock.now()
+            if not self._breakers.is_closed(breaker, now):
+                return 0
+            waiting = map(self._jobs.__getitem__, self._waiting)
+            behind = [job for job in waiting if job.stage is Stage.SCHEDULED and job.breaker == breaker]
+            behind.sort(key=lambda job: (job.due_at, job.id))
+            rulings = self._steer([job.id for job in behind[:limit]], lifecycle.run_now)
+            self._move_in_lines()
+            return len(rulings)
+
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, ids: Sequence[UUID]) -> list[JobRecord]:

@@ -7,7 +7,7 @@ from datetime import datetime
 from uuid import UUID
 
 from holdfast import breaker
-from holdfast.breaker import Admission, BreakerPolicy, BreakerRecord, BreakerReport, Circuit
+from holdfast.breaker import Admission, BreakerPolicy, BreakerRecord, BreakerReport, BreakerState, Circuit
 from holdfast.errors import BreakerNotFound
 from holdfast.store import BreakerChange
 
@@ -43,6 +43,10 @@ class MemoryBreakers:
         after = change(self._find(name), now)
         self._put(after)
         return breaker.seen(after, now)
+
+    def is_closed(self, name: str, now: datetime) -> bool:
+        circuit = self._circuits.get(name)
+        return circuit is not None and breaker.state_of(circuit, now) is BreakerState.CLOSED
 
     def _find(self, name: str) -> Circuit:
         if name not in self._circuits:

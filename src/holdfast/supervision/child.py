@@ -27,7 +27,7 @@ from holdfast.app import Holdfast
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.hooks import State
 from holdfast.loading import CantLoad, load_app
-from holdfast.worker import processes
+from holdfast.worker import findings, processes
 from holdfast.worker.executor import Executor
 from holdfast.worker.isolation import Isolation
 from holdfast.worker.messages import Cancelled, Failed, Go, Hello, Line, Lost, Quiet, Ready, Stop, Taken, heard_by_child
@@ -114,7 +114,8 @@ class Child:
         except Exception as error:
             return await self._give_up(line, error)
         code = hashlib.sha256(said).hexdigest()
-        line.say(Hello(app.url, app.place, sorted(app.engine.tasks), app.retention, plans, code))
+        fuses = findings.fuses(app.engine.breakers.values())
+        line.say(Hello(app.url, app.place, sorted(app.engine.tasks), app.retention, plans, code, fuses))
         go = await self._wait_for_go(line)
         if go is None:
             return 0

@@ -212,8 +212,8 @@ class Cell:
         match outcome:
             case Completed(result_json):
                 return Done(result_json)
-            case Raised(verdict, failure, delay, is_outage):
-                return Ended(verdict, failure, delay, is_outage)
+            case Raised(verdict, failure, delay, is_outage, breaker):
+                return Ended(verdict, failure, delay, is_outage, breaker)
             case _:
                 return Stopped()
 

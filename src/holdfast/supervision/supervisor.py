@@ -23,8 +23,9 @@ from typing import Any, Final
 from uuid import UUID
 
 from holdfast.app import open_store
+from holdfast.breaker import BreakerReport
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, StoreUnavailable
 from holdfast.ids import Ids
 from holdfast.maintenance.herald import Declaration, Herald
 from holdfast.maintenance.pruner import Pruner
@@ -284,11 +285,17 @@ class Supervisor:
         if ward.worker.int:
             outcomes = _judge(ward, flight, status)
             _tell_losses(flight, outcomes)
-            settlements = guilt.settlements(flight.entries, outcomes, random.random)
+            fuses = () if ward.hello is None else ward.hello.fuses
+            settlements = guilt.settlements(flight.entries, outcomes, random.random, fuses)
+            # First, so that who comes back at once finds room where it had a permit.
+            reports = guilt.reports(flight.entries, outcomes, fuses)
+            is_told = await self._report(reports)
             if status == 0 and not settlements:
                 await self._until_done(lambda store: store.depart(ward.worker))
             else:
                 await self._bury(ward.worker, settlements)
+            if not is_told:
+                await self._report(reports)
 
     def _pause_before_the_next(self) -> None:
         """For longer and longer, if one after the other dies without having done anything."""
@@ -312,6 +319,19 @@ class Supervisor:
             batch, settlements = settlements[:LARGEST_BATCH], settlements[LARGEST_BATCH:]
             await self._until_done(functools.partial(_settle, batch))
         await self._until_done(lambda store: store.bury_worker(worker, settlements))
+
+    async def _report(self, reports: list[BreakerReport]) -> bool:
+        """Tell breakers of those that were killed. False if the database is away: the jobs must not wait for this."""
+        if not reports:
+            return True
+        try:
+            await self.store.report_breakers(reports)
+        except StoreUnavailable as error:
+            log.warning("what came of calls behind breakers can't be told now: %s", error)
+            return False
+        except HoldfastError as error:
+            log.warning("it is not known whether failures behind breakers were counted: %s", error)
+        return True
 
     async def _until_done(self, act: Callable[[Store], Coroutine[Any, Any, Any]]) -> None:
         """What is not done here would be done by others, much later."""

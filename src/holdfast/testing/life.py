@@ -22,7 +22,7 @@ from holdfast.job import Failure, FailureKind
 from holdfast.outcome import Crashed, Interrupted, Outcome
 from holdfast.store import NewWorker
 from holdfast.testing.deckhand import CrewOfOne, waiting_deckhand
-from holdfast.worker import guilt
+from holdfast.worker import findings, guilt
 from holdfast.worker.executor import Executor
 from holdfast.worker.recorder import Place, Recorder, size_for
 from holdfast.worker.reporting import Reporting
@@ -109,7 +109,9 @@ class Life:
         flight = self._recorder.flight()
         await self._stop()
         outcomes = guilt.outcomes_of_crash(flight, "was killed by the test")
-        settlements = guilt.settlements(flight.entries, outcomes, self._engine.chance)
+        fuses = findings.fuses(self._engine.breakers.values())
+        settlements = guilt.settlements(flight.entries, outcomes, self._engine.chance, fuses)
+        await self._engine.store.report_breakers(guilt.reports(flight.entries, outcomes, fuses))
         await self._engine.store.bury_worker(self._worker, settlements)
 
     async def _stop(self) -> None:

@@ -10,13 +10,17 @@ Innocent: had not started, had finished, ran in a process of its own, or somebod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from holdfast import lifecycle
+from holdfast.breaker import BreakerReport, Finding
 from holdfast.job import Failure, FailureKind
+from holdfast.lifecycle import Transition
 from holdfast.outcome import Crashed, Interrupted, Outcome, Raised, Verdict
 from holdfast.store import Settlement
+from holdfast.worker import findings
+from holdfast.worker.findings import Fuse
 from holdfast.worker.recorder import Entry, Flight, Phase, Place
 
 BLOCKED_AFTER: Final = 1.0
@@ -87,14 +91,41 @@ def outcomes_of_replacement(flight: Flight) -> dict[int, Outcome]:
 
 
 def settlements(
-    entries: Iterable[Entry], outcomes: dict[int, Outcome], chance: Callable[[], float]
+    entries: Iterable[Entry], outcomes: dict[int, Outcome], chance: Callable[[], float], fuses: Sequence[Fuse] = ()
 ) -> list[Settlement]:
-    """What to tell the store. `chance` gives random numbers from 0 to 1, for the jitter of backoffs."""
+    """What to tell the store. `chance` gives random numbers from 0 to 1, for the jitter of backoffs.
+
+    `fuses` are the app's breakers, in the order of their numbers.
+    """
     return [
-        Settlement(entry.id, entry.token, lifecycle.decide(entry, outcomes[entry.slot], entry.retry, chance()))
+        Settlement(entry.id, entry.token, _decide(entry, outcomes[entry.slot], chance(), fuses))
         for entry in entries
         if entry.slot in outcomes
     ]
+
+
+def reports(entries: Iterable[Entry], outcomes: dict[int, Outcome], fuses: Sequence[Fuse]) -> list[BreakerReport]:
+    """What to tell of breakers: whose time was over has failed, and the permits of all the others are free again.
+
+    Also of those that had finished: what they had to say of it may have been on its way. If it was not, this says
+    nothing new.
+    """
+    said = [
+        findings.report(fuse, entry.permit, outcomes[entry.slot])
+        for entry in entries
+        if entry.slot in outcomes and (fuse := _fuse_of(entry, fuses)) is not None
+    ]
+    return [report for report in said if report.permit is not None or report.finding is Finding.FAILED]
+
+
+def _decide(entry: Entry, outcome: Outcome, chance: float, fuses: Sequence[Fuse]) -> Transition:
+    fuse = _fuse_of(entry, fuses)
+    wait = None if fuse is None else findings.after_probe(entry, fuse, entry.permit, outcome, chance)
+    return wait or lifecycle.decide(entry, outcome, entry.retry, chance)
+
+
+def _fuse_of(entry: Entry, fuses: Sequence[Fuse]) -> Fuse | None:
+    return fuses[entry.fuse - 1] if 0 < entry.fuse <= len(fuses) else None
 
 
 def _blame(flight: Flight, now: float) -> tuple[set[int], set[int]]:

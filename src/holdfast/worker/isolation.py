@@ -90,6 +90,7 @@ class Ended(msgspec.Struct, tag="ended", frozen=True):
     failure: Failure
     delay: timedelta | None = None
     is_outage: bool = False
+    breaker: str | None = None
 
 
 class Stopped(msgspec.Struct, tag="stopped", frozen=True):
@@ -247,9 +248,9 @@ class Isolation:
                         cell.is_busy = False
                         run.is_taken = True
                         return Completed()
-                    case Ended(verdict, failure, delay, is_outage):
+                    case Ended(verdict, failure, delay, is_outage, breaker):
                         cell.is_busy = False
-                        return Raised(verdict, failure, delay, is_outage)
+                        return Raised(verdict, failure, delay, is_outage, breaker)
                     case Stopped():
                         cell.is_busy = False
                         return Withdrawn(run.stop_reason) if run.stop is Withdrawn else Interrupted()

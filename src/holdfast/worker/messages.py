@@ -11,6 +11,7 @@ import msgspec
 
 from holdfast.schedule import Plan
 from holdfast.store import Retention
+from holdfast.worker.findings import Fuse
 
 _LONGEST: Final = 4 * 1024 * 1024
 
@@ -63,6 +64,8 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
     """What the code says of them."""
     code: str
     """Tells whether two children have the same tasks."""
+    fuses: list[Fuse]
+    """Its breakers, in the order of their numbers in the flight recorder."""
 
 
 class Ready(msgspec.Struct, tag="ready", frozen=True):

@@ -22,6 +22,7 @@ from uuid import UUID
 
 import msgspec
 
+from holdfast.breaker import Permit
 from holdfast.job import ClaimedJob, Delivery
 from holdfast.retry import Retry
 from holdfast.store import Held
@@ -39,14 +40,17 @@ _OVERDUE_AT: Final = 24
 _FINISHED_AT: Final = 32
 _TOKENS_AT: Final = 64
 _SLOTS_AT: Final = _TOKENS_AT + 16 * MOST_CLAIMS
-_SLOT_SIZE: Final = 192
+_SLOT_SIZE: Final = 232
 _CLAIM: Final = struct.Struct("=16s16sIIIIIB")  # id, token, attempt, max_attempts, crashes, waits, pool_tries, delivery
-_KIND: Final = struct.Struct("=Bdd?70s")  # kind, base and cap of its backoff, whether with jitter, the task's name
+_KIND: Final = struct.Struct("=Bdd?H70s")  # place, base and cap of its backoff, whether with jitter, fuse, name
 _RUN: Final = struct.Struct("@ddi")  # started_at, overdue_at, pid
+_TRY: Final = struct.Struct("=16s16sQ")  # the job that tries, its permit's id, and the opening that it is about
 _PHASE_AT: Final = 0
 _RUN_AT: Final = 8
 _CLAIM_AT: Final = 32
 _KIND_AT: Final = 96
+_TRY_AT: Final = 192
+_MOST_FUSES: Final = 0xFFFF
 _DELIVERIES: Final = tuple(Delivery)
 _DELIVERY_NUMBERS: Final = {delivery: number for number, delivery in enumerate(_DELIVERIES)}
 
@@ -91,6 +95,10 @@ class Entry(msgspec.Struct, frozen=True):
     overdue_at: float
     pid: int
     """Of the process that it has for itself, 0 if it has none."""
+    fuse: int = 0
+    """The number of its task's breaker among those of the app, from 1; 0 if it has none."""
+    permit: Permit | None = None
+    """If it is a probe of that breaker."""
 
 
 class Flight(msgspec.Struct, frozen=True):
@@ -121,10 +129,11 @@ def size_for(slots: int) -> int:
     return _SLOTS_AT + _SLOT_SIZE * slots
 
 
-def describe_task(name: str, place: Place, retry: Retry) -> bytes:
-    """What is recorded of every job of a task, prepared once."""
+def describe_task(name: str, place: Place, retry: Retry, fuse: int = 0) -> bytes:
+    """What is recorded of every job of a task, prepared once. `fuse` is the number of its breaker."""
     shown = name.encode()[:70].decode(errors="ignore").encode()
-    return _KIND.pack(place, retry.base.total_seconds(), retry.cap.total_seconds(), retry.jitter, shown)
+    number = fuse if fuse <= _MOST_FUSES else 0
+    return _KIND.pack(place, retry.base.total_seconds(), retry.cap.total_seconds(), retry.jitter, number, shown)
 
 
 class Recorder:
@@ -189,6 +198,10 @@ class Recorder:
         self._bytes[at + _KIND_AT : at + _KIND_AT + _KIND.size] = task
         self._bytes[at + _PHASE_AT] = Phase.CLAIMED
         return slot
+
+    def trying(self, slot: int, job: UUID, permit: Permit) -> None:
+        """Its job is let through a breaker to try. Nobody takes that back: the next job is another one."""
+        _TRY.pack_into(self._buffer, self._offsets[slot] + _TRY_AT, job.bytes, permit.id.bytes, permit.opening)
 
     def started(self, slot: int, started_at: float, overdue_at: float, pid: int = 0) -> None:
         at = self._offsets[slot]
@@ -261,7 +274,8 @@ def _read_slots(buffer: Buffer, slots: int) -> Iterator[Entry]:
 def _read_slot(seen: bytes, slot: int) -> Entry:
     phase = Phase(seen[_PHASE_AT])
     id, token, attempt, most, crashes, waits, pool_tries, delivery = _CLAIM.unpack_from(seen, _CLAIM_AT)
-    place, base, cap, jitter, name = _KIND.unpack_from(seen, _KIND_AT)
+    place, base, cap, jitter, fuse, name = _KIND.unpack_from(seen, _KIND_AT)
+    trying, permit, opening = _TRY.unpack_from(seen, _TRY_AT)
     started_at, overdue_at, pid = _RUN.unpack_from(seen, _RUN_AT)
     return Entry(
         slot=slot,
@@ -280,4 +294,6 @@ def _read_slot(seen: bytes, slot: int) -> Entry:
         started_at=started_at if phase is not Phase.CLAIMED else 0.0,
         overdue_at=overdue_at if phase is Phase.STARTED else NEVER,
         pid=pid if phase is Phase.STARTED else 0,
+        fuse=fuse,
+        permit=Permit(UUID(bytes=permit), opening) if trying == id else None,
     )

@@ -15,11 +15,13 @@ from holdfast.breaker import Permit
 from holdfast.context import Context, SoftTimeout
 from holdfast.engine import Engine
 from holdfast.errors import InvalidPayload
+from holdfast.guard import causes
 from holdfast.job import LONGEST_MESSAGE, ClaimedJob, Delivery, Failure, FailureKind
-from holdfast.outcome import Interrupted, Outcome, Raised, Verdict, Withdrawn
+from holdfast.outcome import BreakerOpen, Interrupted, Outcome, Raised, Verdict, Withdrawn
 from holdfast.retry import classify
 from holdfast.signature import Signature
 from holdfast.span import parse_span
+from holdfast.store import LONGEST_NAME
 from holdfast.task import Task
 from holdfast.worker import guilt
 from holdfast.worker.crew import Work
@@ -59,7 +61,8 @@ class Plan:
         "task",
     )
 
-    def __init__(self, task: Task[Any, Any]) -> None:
+    def __init__(self, task: Task[Any, Any], fuse: int = 0) -> None:
+        """`fuse`: the number of its breaker among those of the app, from 1."""
         settings = task.settings
         self.task = task
         self.name = task.name
@@ -72,8 +75,8 @@ class Plan:
         self.soft = settings.soft_timeout.total_seconds()
         self.hard = settings.timeout.total_seconds()
         self.place = _place_of(task)
-        self.described = describe_task(task.name, self.place, settings.retry)
-        self.alone = describe_task(task.name, Place.PROCESS, settings.retry)
+        self.described = describe_task(task.name, self.place, settings.retry, fuse)
+        self.alone = describe_task(task.name, Place.PROCESS, settings.retry, fuse)
         self._may_return_none = False
 
     def place_of(self, job: ClaimedJob) -> Place:
@@ -103,6 +106,7 @@ class Plans:
 
     def __init__(self, engine: Engine) -> None:
         self._tasks = engine.tasks
+        self._breakers = engine.breakers
         self._known: dict[str, Plan] = {}
 
     def of(self, name: str) -> Plan | None:
@@ -112,8 +116,12 @@ class Plans:
             task = self._tasks.get(name)
             if not isinstance(task, Task):
                 return None
-            plan = self._known[name] = Plan(task)
+            plan = self._known[name] = Plan(task, self._fuse_of(task))
         return plan
+
+    def _fuse_of(self, task: Task[Any, Any]) -> int:
+        breakers = list(self._breakers.values())
+        return breakers.index(task.settings.breaker) + 1 if task.settings.breaker in breakers else 0
 
 
 class Run:
@@ -217,7 +225,16 @@ def _outcome_of(run: Run, error: BaseException, now: datetime) -> Outcome:
         kind = FailureKind.ERROR
     breaker = run.plan.breaker
     is_outage = breaker is not None and breaker.counts(error, verdict)
-    return Raised(verdict, failure_of(error, kind), None if delay is None else parse_span(delay), is_outage)
+    waits_for = _breaker_of(error) if verdict is Verdict.BREAKER else None
+    return Raised(verdict, failure_of(error, kind), None if delay is None else parse_span(delay), is_outage, waits_for)
+
+
+def _breaker_of(error: BaseException) -> str | None:
+    """The breaker that a task has met, so that its job goes on when that is closed; of several the one for longest."""
+    met = [each for each in causes(error) if isinstance(each, BreakerOpen)]
+    name: object = max(met, key=lambda each: each.delay).breaker if met else None
+    # Anybody can raise it, with any name.
+    return name if isinstance(name, str) and 0 < len(name) <= LONGEST_NAME and name.isprintable() else None
 
 
 def _is_soft_timeout(error: BaseException) -> bool:

@@ -86,7 +86,7 @@ class Station:
         self._plans = Plans(engine)
         self._strangers = Strangers(engine)
         self._misfits = Misfits(engine, self._decide, self._settle)
-        self._turnstile = Turnstile(engine, self._answered)
+        self._turnstile = Turnstile(engine, recorder, self._answered)
         self._settler = Settler(engine, self._settled)
         self._ahead: list[deque[Run]] = [deque() for _ in slots.pools]
         self._running: dict[int, Run] = {}
@@ -148,6 +148,7 @@ class Station:
             await self._idle.wait()
         await self._settler.drain()
         await self._turnstile.flush()
+        await self._turnstile.let_go()
 
     def interrupt(self) -> None:
         """Stop what runs: it is given back."""

@@ -15,14 +15,16 @@ from typing import Final
 from uuid import UUID
 
 from holdfast import lifecycle
-from holdfast.breaker import BreakerRecord, BreakerReport, Finding, Pass, Wait, pause
+from holdfast.breaker import BreakerReport, Finding, Pass, Wait
 from holdfast.engine import Engine
 from holdfast.errors import HoldfastError
 from holdfast.guard import Breaker
-from holdfast.job import ClaimedJob, Delivery, Failure, FailureKind
+from holdfast.job import ClaimedJob, Failure, FailureKind
 from holdfast.lifecycle import Transition
-from holdfast.outcome import Completed, Outcome, Raised
+from holdfast.outcome import Outcome
 from holdfast.store import HintKind
+from holdfast.worker import findings
+from holdfast.worker.recorder import Recorder
 from holdfast.worker.runs import Run
 
 log = logging.getLogger("holdfast.worker")
@@ -30,6 +32,7 @@ log = logging.getLogger("holdfast.worker")
 _POLL_EVERY: Final = 3.0
 _TELL_EVERY: Final = 0.05
 """Seconds between two reports: each is a write to a row that all processes share."""
+_ONCE_MORE_AFTER: Final = 1.0
 
 Answered = Callable[[Run, Pass | Wait], None]
 
@@ -37,13 +40,16 @@ Answered = Callable[[Run, Pass | Wait], None]
 class Turnstile:
     """One station's. `answered` is called with runs that have asked, on the loop."""
 
-    def __init__(self, engine: Engine, answered: Answered) -> None:
+    def __init__(self, engine: Engine, recorder: Recorder, answered: Answered) -> None:
         self._engine = engine
+        self._recorder = recorder
         self._answered = answered
         self._loop = asyncio.get_running_loop()
         self._waiting: list[tuple[Run, str]] = []
         self._has_waiting = asyncio.Event()
         self._has_news = asyncio.Event()
+        self._has_closed = asyncio.Event()
+        self._letting_go = asyncio.Lock()
         self._turn = asyncio.Lock()
         self._probes: dict[UUID, BreakerReport] = {}
         """What is said of runs that try, again and again while they do; by their permits."""
@@ -70,35 +76,27 @@ class Turnstile:
                 answer = panel.look(name) or await panel.enter(self._engine.store, name)
                 if isinstance(answer, Pass) and answer.permit is not None:
                     run.permit = answer.permit
+                    self._recorder.trying(run.slot, run.job.id, run.permit)
                     self._probes[run.permit.id] = BreakerReport(name, Finding.UNDER_WAY, run.permit)
                 self._answered(run, answer)
 
     def finished(self, run: Run, breaker: Breaker, outcome: Outcome) -> Transition | None:
-        """A run that has passed is over.
-
-        One that was a probe and has failed has told what it was let through for. That is not to be charged to its job,
-        which would not live through a long outage: it waits like the others. The transition for that, if it is so.
-        """
-        finding = _find(breaker, outcome)
-        is_probe = run.permit is not None
-        self._say(run, breaker, outcome, finding)
-        if not is_probe or finding is not Finding.FAILED or run.job.delivery is Delivery.AT_MOST_ONCE:
-            return None
-        assert isinstance(outcome, Raised)
-        delay = pause(BreakerRecord(breaker.name, breaker.policy, reset_in=breaker.policy.reset), self._engine.chance())
-        return lifecycle.after_wait(run.job, outcome.failure, delay)
-
-    def _say(self, run: Run, breaker: Breaker, outcome: Outcome, finding: Finding) -> None:
+        """A run that has passed is over. What becomes of its job, if it was a probe that has failed."""
         permit, run.permit = run.permit, None
-        if permit is not None:
-            self._probes.pop(permit.id, None)
-        elif finding is Finding.NOTHING:
+        self._say(findings.report(breaker, permit, outcome))
+        if permit is None:
+            return None
+        return findings.after_probe(run.job, breaker, permit, outcome, self._engine.chance())
+
+    def _say(self, report: BreakerReport) -> None:
+        """Successes matter only if there were failures, or if somebody tries."""
+        if report.permit is not None:
+            self._probes.pop(report.permit.id, None)
+        elif report.finding is Finding.NOTHING:
             return
         panel = self._engine.panel
-        if permit is not None or finding is Finding.FAILED or panel.is_doubtful(breaker.name):
-            error_type = outcome.failure.error_type if isinstance(outcome, Raised) else None
-            error_type = error_type if finding is Finding.FAILED else None
-            panel.note(BreakerReport(breaker.name, finding, permit, error_type=error_type))
+        if report.permit is not None or report.finding is Finding.FAILED or panel.is_doubtful(report.breaker):
+            panel.note(report)
 
     # ── keeping up to date ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -109,7 +107,7 @@ class Turnstile:
         panel.attend(wake)
         try:
             async with asyncio.TaskGroup() as services:
-                for service in (self._listen, self._poll, self._tell):
+                for service in (self._listen, self._poll, self._tell, self._keep_letting_go):
                     services.create_task(service())
         finally:
             panel.leave(wake)
@@ -117,7 +115,11 @@ class Turnstile:
     def _wake(self) -> None:
         """From any thread."""
         with contextlib.suppress(RuntimeError):  # the loop is closed, and its jobs are nobody's any more
-            self._loop.call_soon_threadsafe(self._has_news.set)
+            self._loop.call_soon_threadsafe(self._woken)
+
+    def _woken(self) -> None:
+        self._has_news.set()
+        self._has_closed.set()
 
     async def flush(self) -> bool:
         """Pass on all that was noted so far."""
@@ -132,6 +134,26 @@ class Turnstile:
                 self._has_news.set()
                 await asyncio.sleep(random.uniform(0.5, 1.5))
             await asyncio.sleep(_TELL_EVERY)
+
+    async def let_go(self) -> list[str]:
+        """Let go on what waits for breakers that are closed since this was done last. Returns their names."""
+        async with self._letting_go:
+            names = self._engine.panel.take_closed()
+            await self._engine.panel.let_go(self._engine.store, names)
+            return names
+
+    async def _keep_letting_go(self) -> None:
+        """Do so whenever a breaker is closed.
+
+        And once more a moment later, for what was put off here, or elsewhere, before that was known. Should even that
+        come too early, nothing is lost: it goes on when its wait is over.
+        """
+        while True:
+            await self._has_closed.wait()
+            self._has_closed.clear()
+            if names := await self.let_go():
+                await asyncio.sleep(_ONCE_MORE_AFTER)
+                await self._engine.panel.let_go(self._engine.store, names)
 
     async def _listen(self) -> None:
         engine = self._engine
@@ -160,16 +182,4 @@ class Turnstile:
 def held_back(job: ClaimedJob, breaker: Breaker, wait: Wait) -> Transition:
     """What becomes of a job that was not let through. It has not started, so that goes for at-most-once jobs too."""
     message = f"It waits for the breaker {breaker.name!r}, which is open."
-    return lifecycle.after_wait(job, Failure(FailureKind.WAITED, "BreakerOpen", message), wait.delay)
-
-
-def _find(breaker: Breaker, outcome: Outcome) -> Finding:
-    match outcome:
-        case Completed():
-            return Finding.SUCCEEDED
-        case Raised(is_outage=True):
-            return Finding.FAILED
-        case Raised(failure=Failure(kind=FailureKind.TIMEOUT)) if breaker.counts_timeouts:
-            return Finding.FAILED
-        case _:
-            return Finding.NOTHING
+    return lifecycle.after_wait(job, Failure(FailureKind.WAITED, "BreakerOpen", message), wait.delay, breaker.name)

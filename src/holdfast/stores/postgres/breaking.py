@@ -9,8 +9,9 @@ from uuid import UUID
 import msgspec
 
 from holdfast import breaker
-from holdfast.breaker import Admission, BreakerPolicy, BreakerRecord, BreakerReport, Circuit
+from holdfast.breaker import Admission, BreakerPolicy, BreakerRecord, BreakerReport, BreakerState, Circuit
 from holdfast.errors import BreakerNotFound
+from holdfast.job import JobRecord
 from holdfast.moment import from_microseconds
 from holdfast.store import BreakerChange, HintKind
 from holdfast.stores.postgres.connection import Record
@@ -51,6 +52,14 @@ async def change(it: Transaction, name: str, make: BreakerChange) -> BreakerReco
     there, now = await _lock_one(it, name)
     [record] = await _save(it, there, {name: make(there[name], now)}, now)
     return record
+
+
+async def behind(it: Transaction, name: str, most: int) -> list[JobRecord]:
+    """Jobs that wait for a breaker which is closed, locked."""
+    found = records(await it.fetch("breakers", [name], it.given_now))
+    if not any(record.state is BreakerState.CLOSED for record in found):
+        return []
+    return await it.records("lock_behind_breaker", name, most)
 
 
 async def _lock_one(it: Transaction, name: str) -> tuple[dict[str, Circuit], datetime]:

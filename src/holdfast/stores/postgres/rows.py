@@ -152,6 +152,7 @@ def record(row: Row) -> JobRecord:
         error_message=row[31],
         cancel_requested_at=_optional_time(row[32]),
         cancel_reason=row[33],
+        breaker=row[34],
     )
 
 
@@ -181,6 +182,7 @@ class _SavedRow(msgspec.Struct, omit_defaults=True):
     error_message: str | None = None
     cancel_requested_at: int | None = None
     cancel_reason: str | None = None
+    breaker: str | None = None
 
 
 def changed_jobs(pairs: Iterable[tuple[JobRecord, JobRecord]]) -> str:
@@ -215,6 +217,7 @@ def _changed(job: JobRecord, is_placed: bool) -> _SavedRow:
         job.error_message,
         _optional_microseconds(job.cancel_requested_at),
         job.cancel_reason,
+        job.breaker,
     )
 
 

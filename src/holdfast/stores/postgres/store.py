@@ -542,6 +542,16 @@ class PostgresStore:
     async def change_breaker(self, name: str, change: BreakerChange) -> BreakerRecord:
         return await self._transact(lambda it: breaking.change(it, name, change), is_repeatable=False)
 
+    async def let_pass(self, breaker: str, limit: int) -> int:
+        check_limit(limit)
+
+        async def work(it: Transaction) -> int:
+            behind = await breaking.behind(it, breaker, limit)
+            await it.save(Changes([(job, lifecycle.run_now(job, it.now) or job) for job in behind]))
+            return len(behind)
+
+        return await self._transact(work)
+
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, ids: Sequence[UUID]) -> list[JobRecord]:

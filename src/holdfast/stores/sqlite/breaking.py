@@ -9,8 +9,9 @@ from uuid import UUID
 import msgspec
 
 from holdfast import breaker
-from holdfast.breaker import Admission, BreakerPolicy, BreakerRecord, BreakerReport, Circuit
+from holdfast.breaker import Admission, BreakerPolicy, BreakerRecord, BreakerReport, BreakerState, Circuit
 from holdfast.errors import BreakerNotFound
+from holdfast.job import JobRecord
 from holdfast.store import BreakerChange, HintKind
 from holdfast.stores.sqlite.connection import Connection
 from holdfast.stores.sqlite.statements import chunks, statement
@@ -45,6 +46,14 @@ def change(it: Transaction, name: str, make: BreakerChange) -> BreakerRecord:
     there = _load(it, [name])
     [record] = _save(it, there, {name: make(_one(there, name), it.now)})
     return record
+
+
+def behind(it: Transaction, name: str, most: int) -> list[JobRecord]:
+    """Jobs that wait for a breaker which is closed."""
+    circuit = _load(it, [name]).get(name)
+    if circuit is None or breaker.state_of(circuit, it.now) is not BreakerState.CLOSED:
+        return []
+    return it.records("select_behind_breaker", (name, most))
 
 
 def _one(there: Mapping[str, Circuit], name: str) -> Circuit:

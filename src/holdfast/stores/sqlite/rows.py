@@ -112,6 +112,7 @@ class _JobRow(msgspec.Struct, array_like=True, gc=False):
     error_message: str | None
     cancel_requested_at: int | None
     cancel_reason: str | None
+    breaker: str | None
 
 
 _job_rows = msgspec.json.Decoder(list[_JobRow])
@@ -159,6 +160,7 @@ def _record(row: _JobRow) -> JobRecord:
         error_message=row.error_message,
         cancel_requested_at=_optional_time(row.cancel_requested_at),
         cancel_reason=row.cancel_reason,
+        breaker=row.breaker,
     )
 
 
@@ -188,6 +190,7 @@ def changed_row(job: JobRecord) -> Row:
         job.error_message,
         _optional_microseconds(job.cancel_requested_at),
         job.cancel_reason,
+        job.breaker,
     )
 
 

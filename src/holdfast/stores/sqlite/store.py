@@ -646,6 +646,16 @@ class SqliteStore:
     async def change_breaker(self, name: str, change: BreakerChange) -> BreakerRecord:
         return await self._writer.run(Operation(lambda it: breaking.change(it, name, change)))
 
+    async def let_pass(self, breaker: str, limit: int) -> int:
+        check_limit(limit)
+
+        def work(it: Transaction) -> int:
+            behind = breaking.behind(it, breaker, limit)
+            self._save(it, Changes([(job, lifecycle.run_now(job, it.now) or job) for job in behind]))
+            return len(behind)
+
+        return await self._writer.run(Operation(work, is_durable=False))
+
     # ── reading ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def get(self, ids: Sequence[UUID]) -> list[JobRecord]:

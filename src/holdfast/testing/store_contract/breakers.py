@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast import breaker
+from holdfast import breaker, lifecycle
 from holdfast.breaker import (
     LEAST_LEASE,
     Admission,
@@ -21,8 +21,11 @@ from holdfast.breaker import (
     Permit,
 )
 from holdfast.errors import BreakerNotFound, InvalidOption
-from holdfast.store import LARGEST_BATCH, HintKind, Store
-from holdfast.testing.store_contract.harness import Harness
+from holdfast.gates import GateKind, GateRule, LineRule
+from holdfast.job import Stage
+from holdfast.lifecycle import Complete, GiveBack
+from holdfast.store import LARGEST_BATCH, LARGEST_PAGE, HintKind, Store
+from holdfast.testing.store_contract.harness import FAILURE, Harness, ids_of, placeless
 
 MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
@@ -267,6 +270,101 @@ class BreakerContract:
         with pytest.raises(InvalidOption):
             await harness.store.report_breakers([BreakerReport("stripe", Finding.FAILED)] * (LARGEST_BATCH + 1))
 
+    # ── those that wait for it ───────────────────────────────────────────────────────────────────────────────────
+
+    async def test_jobs_that_wait_for_a_breaker_are_let_pass_once_it_is_closed(self, harness: Harness) -> None:
+        await declare(harness)
+        await harness.store.change_breaker("stripe", _trip)
+        id = await harness.ended(_waiting(HOUR), queue="default")
+        assert (await harness.record(id)).breaker == "stripe"
+        assert await harness.store.let_pass("stripe", 10) == 0, "it is open"
+        harness.clock.advance(MINUTE)
+        assert await harness.store.let_pass("stripe", 10) == 0, "it is half-open"
+        assert (await harness.record(id)).stage is Stage.SCHEDULED
+        await harness.store.change_breaker("stripe", _reset)
+        before = await harness.record(id)
+        assert await harness.store.let_pass("stripe", 10) == 1
+        after = await harness.record(id)
+        assert placeless(after) == placeless(lifecycle.run_now(before, harness.clock.now()) or before)
+        assert (after.stage, after.breaker, after.attempt, after.waits) == (Stage.READY, None, 0, 1)
+        assert await harness.store.let_pass("stripe", 10) == 0
+        await harness.check_counters()
+        assert ids_of(await harness.claim()) == [id]
+
+    async def test_only_those_are_let_pass_that_wait_for_this_very_breaker(self, harness: Harness) -> None:
+        await harness.store.declare_breakers({"stripe": STRIPE, "bank": STRIPE})
+        kept = [
+            await harness.enqueue(delay=HOUR),
+            await harness.ended(GiveBack(HOUR, is_charged=True, failure=FAILURE)),
+            await harness.ended(GiveBack(HOUR, has_waited=True)),
+            await harness.ended(_waiting(HOUR, "bank")),
+            await harness.ended(_waiting(HOUR, "nobody's")),
+        ]
+        mine = await harness.ended(_waiting(HOUR))
+        before = await harness.snapshot(kept)
+        assert await harness.store.let_pass("stripe", 10) == 1
+        assert await harness.store.let_pass("nobody's", 10) == 0
+        assert (await harness.snapshot(kept))[:2] == before[:2]
+        assert (await harness.record(mine)).stage is Stage.READY
+
+    async def test_as_many_are_let_pass_as_was_asked_for_in_the_order_of_their_times(self, harness: Harness) -> None:
+        await declare(harness)
+        ids = {minutes: await harness.ended(_waiting(minutes * MINUTE), queue="default") for minutes in (3, 1, 4, 2, 5)}
+        assert [await harness.store.let_pass("stripe", 3) for _ in range(3)] == [3, 2, 0]
+        assert ids_of(await harness.claim(demand=5)) == [ids[minutes] for minutes in (1, 2, 3, 4, 5)]
+
+    async def test_a_job_that_went_on_by_itself_waits_for_no_breaker_any_more(self, harness: Harness) -> None:
+        await declare(harness)
+        ripe = await harness.ended(_waiting(MINUTE), queue="default")
+        cancelled = await harness.ended(_waiting(MINUTE), queue="default")
+        expired = await harness.ended(_waiting(HOUR), queue="default", expires_in=MINUTE)
+        called = await harness.ended(_waiting(MINUTE), queue="default")
+        await harness.store.run_now([called])
+        await harness.store.cancel([cancelled], "")
+        await harness.pass_time(MINUTE)
+        assert {(await harness.record(id)).breaker for id in (ripe, called, cancelled, expired)} == {None}
+        [first, second] = await harness.claim(demand=2)
+        await harness.settle(first, GiveBack(HOUR, has_waited=True))
+        await harness.settle(second, GiveBack(breaker="stripe", has_waited=True))
+        assert (await harness.record(second.id)).breaker is None, "it does not wait at all"
+        assert await harness.store.let_pass("stripe", 10) == 0
+
+    async def test_a_job_that_is_let_pass_still_waits_for_its_limits(self, harness: Harness) -> None:
+        await declare(harness)
+        rule = LineRule((GateRule(GateKind.LIMIT, "task", "", 1),))
+        ids = [await harness.ended(_waiting(HOUR), line=rule, queue="default") for _ in range(2)]
+        assert await harness.claim(demand=2) == []
+        assert await harness.store.let_pass("stripe", 10) == 2
+        [first] = await harness.claim(demand=2)
+        await harness.settle(first, Complete())
+        [second] = await harness.claim(demand=2)
+        assert [first.id, second.id] == ids
+
+    async def test_racing_calls_let_each_job_pass_once(self, harness: Harness) -> None:
+        await declare(harness)
+        for _ in range(20):
+            await harness.ended(_waiting(HOUR), queue="default")
+        stores = harness.pair()
+        passed = await asyncio.gather(*(stores[number % 2].let_pass("stripe", 5) for number in range(8)))
+        while number := await harness.store.let_pass("stripe", 5):
+            passed.append(number)
+        assert sum(passed) == len(await harness.claim(demand=30)) == 20
+
+    async def test_those_who_wait_for_work_hear_of_jobs_that_are_let_pass(self, harness: Harness) -> None:
+        store, other = harness.hearers()
+        await declare(harness)
+        id = await harness.ended(_waiting(HOUR))
+        queue = (await harness.record(id)).queue
+        async with other.changes([HintKind.WORK]) as hints, asyncio.timeout(PATIENCE):
+            await store.let_pass("stripe", 10)
+            hint = await anext(hints)
+            assert not hint.queues or queue in hint.queues
+
+    @pytest.mark.parametrize("limit", [0, LARGEST_PAGE + 1])
+    async def test_no_more_than_a_page_is_let_pass_at_once(self, harness: Harness, limit: int) -> None:
+        with pytest.raises(InvalidOption):
+            await harness.store.let_pass("stripe", limit)
+
     # ── telling others ───────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_others_hear_of_what_happens_to_breakers(self, harness: Harness) -> None:
@@ -280,6 +378,14 @@ class BreakerContract:
             await anext(hints)
             await store.change_breaker("stripe", _reset)
             await anext(hints)
+
+
+def _waiting(delay: timedelta, name: str = "stripe") -> GiveBack:
+    return GiveBack(delay, has_waited=True, breaker=name)
+
+
+def _trip(circuit: Circuit, now: datetime) -> Circuit:
+    return breaker.trip(circuit, now)
 
 
 def _reset(circuit: Circuit, now: object) -> Circuit:

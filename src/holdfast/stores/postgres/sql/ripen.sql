@@ -14,7 +14,7 @@ with ripe as materialized (
 ),
 ripened as (
     update holdfast.jobs as job
-    set stage = 2, lane = 1, place = ripe.place
+    set stage = 2, lane = 1, place = ripe.place, breaker = null
     from ripe
     where job.id = any (array[ripe.id])
     returning job.queue, job.line

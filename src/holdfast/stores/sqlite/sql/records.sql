@@ -3,6 +3,6 @@ select json_group_array(json_array(
     hex(id), task, queue, priority, stage, lane, place, args, max_attempts, delivery, created_at, due_at,
     attempt, runs, crashes, waits, pool_tries, generation, edits, expires_at, started_at, finished_at,
     hex(worker), hex(token), result, idempotency_key, unique_key, hex(line), tags, context,
-    error_type, error_message, cancel_requested_at, cancel_reason
+    error_type, error_message, cancel_requested_at, cancel_reason, breaker
 ))
 from ({jobs})
