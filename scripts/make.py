@@ -135,8 +135,8 @@ def checks() -> dict[str, list[str]]:
 
 
 def test_processes() -> int:
-    """Two at least, because tests mostly wait; eight at most, because they start processes of their own."""
-    return min(max(os.cpu_count() or 1, 2), 8)
+    """More than there are processors, because many tests mostly wait; eight at most, because they start their own."""
+    return min(max((os.cpu_count() or 1) * 3 // 2, 2), 8)
 
 
 def interpreter() -> str:
