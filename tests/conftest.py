@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from tests.servers.pgbouncer import PgBouncer
     from tests.servers.postgres import PostgresServer
 
+_TESTS = Path(__file__).parent
+
 # Machines differ and are busy: how long an example takes says nothing about its being right.
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("thorough", settings.get_profile("default"), max_examples=1000)
@@ -26,6 +29,25 @@ settings.load_profile("thorough" if os.environ.get("HOLDFAST_THOROUGH") else "de
 for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGQUIT, signal.SIG_DFL)):
     if signal.getsignal(number) is signal.SIG_IGN:
         signal.signal(number, handler)
+
+
+_SLOWEST_FIRST = ("worker", "crash", "docs", "integration", "postgres", "testing", "cli")
+"""Folders whose tests mostly wait for processes: while some do, others may compute, and none is left for the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def turn(item: pytest.Item) -> int:
+        folder = item.path.relative_to(_TESTS).parts[0] if item.path.is_relative_to(_TESTS) else ""
+        return _SLOWEST_FIRST.index(folder) if folder in _SLOWEST_FIRST else len(_SLOWEST_FIRST)
+
+    items.sort(key=turn)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Whoever wants the serial tests only need not import all others to find them."""
+    if config.option.markexpr != "serial" or collection_path.suffix != ".py":
+        return None
+    return "pytest.mark.serial" not in collection_path.read_text("utf-8") or None
 
 
 @pytest.fixture(scope="session")
@@ -40,8 +62,16 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Databases]:
 
 @pytest.fixture
 def postgres_database(postgres: Databases) -> Iterator[str]:
-    """The URL of a fresh database."""
+    """The URL of a fresh database, with nothing in it."""
     url = postgres.create_database()
+    yield url
+    postgres.drop_database(url)
+
+
+@pytest.fixture
+def migrated_database(postgres: Databases) -> Iterator[str]:
+    """The URL of a fresh database that has Holdfast's tables."""
+    url = postgres.create_migrated_database()
     yield url
     postgres.drop_database(url)
 

@@ -14,7 +14,7 @@ from tests.cli.conftest import Run
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A database with a closed breaker and an open one."""
-    url = f"sqlite:///{folder}/jobs.db" if request.param == "sqlite" else request.getfixturevalue("postgres_database")
+    url = f"sqlite:///{folder}/jobs.db" if request.param == "sqlite" else request.getfixturevalue("migrated_database")
     hf = Holdfast(url)
     hf.breaker("bank", probes=3)
     stripe = hf.breaker("stripe", failures=2, reset="1h")

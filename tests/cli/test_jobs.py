@@ -17,7 +17,7 @@ from tests.cli.conftest import Run
 @pytest.fixture(params=["sqlite", "postgres"])
 def hf(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Holdfast]:
     """An app on a database that the environment names."""
-    url = f"sqlite:///{folder}/jobs.db" if request.param == "sqlite" else request.getfixturevalue("postgres_database")
+    url = f"sqlite:///{folder}/jobs.db" if request.param == "sqlite" else request.getfixturevalue("migrated_database")
     monkeypatch.setenv("HOLDFAST_URL", url)
     hf = Holdfast(url)
     yield hf

@@ -15,7 +15,7 @@ from tests.cli.conftest import Run
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A database where one of three jobs runs, and the others wait for it."""
-    url = f"sqlite:///{folder}/jobs.db" if request.param == "sqlite" else request.getfixturevalue("postgres_database")
+    url = f"sqlite:///{folder}/jobs.db" if request.param == "sqlite" else request.getfixturevalue("migrated_database")
     hf = Holdfast(url)
 
     @hf.task(limit=Limit(1, "{tenant}"), rate=Rate(100, "1m", name="provider"))

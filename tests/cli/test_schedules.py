@@ -27,7 +27,7 @@ def report(tenant: str, token: str = "") -> None: ...
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """A database that a worker of the shop has declared its schedules to."""
-    url = f"sqlite:///{folder}/jobs.db" if request.param == "sqlite" else request.getfixturevalue("postgres_database")
+    url = f"sqlite:///{folder}/jobs.db" if request.param == "sqlite" else request.getfixturevalue("migrated_database")
     hf = Holdfast(url)
 
     @hf.cron("0 9 * * mon-fri", tz="Europe/Paris")

@@ -622,8 +622,8 @@ $$
 """
 
 
-def test_postgres_against_its_model(postgres_database: str) -> None:
-    machine = type("Machine", (PostgresMachine,), {"url": postgres_database})
+def test_postgres_against_its_model(migrated_database: str) -> None:
+    machine = type("Machine", (PostgresMachine,), {"url": migrated_database})
     # Every question is a round trip, so there is time for fewer lives, and none for making a failing one shorter.
     few = settings(PROFILE, max_examples=20, phases=[Phase.generate])
     run_state_machine_as_test(machine, settings=PROFILE if IS_THOROUGH else few)

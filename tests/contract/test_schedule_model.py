@@ -230,7 +230,7 @@ def test_schedules_in_sqlite_against_their_model() -> None:
     run_state_machine_as_test(SqliteMachine, settings=PROFILE if IS_THOROUGH else FEW)
 
 
-def test_schedules_in_postgres_against_their_model(postgres_database: str) -> None:
-    machine = type("Machine", (PostgresMachine,), {"url": postgres_database})
+def test_schedules_in_postgres_against_their_model(migrated_database: str) -> None:
+    machine = type("Machine", (PostgresMachine,), {"url": migrated_database})
     few = settings(FEW, max_examples=12, phases=[Phase.generate])
     run_state_machine_as_test(machine, settings=PROFILE if IS_THOROUGH else few)

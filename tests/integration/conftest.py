@@ -23,7 +23,7 @@ def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
 async def hf(request: pytest.FixtureRequest, tmp_path: Path, postgres: Databases) -> AsyncIterator[Holdfast]:
     """An app on each store, empty."""
     url = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path}/jobs.db"}.get(request.param)
-    app = Holdfast(url or postgres.create_database())
+    app = Holdfast(url or postgres.create_migrated_database())
     yield app
     await app.aclose()
     if url is None:

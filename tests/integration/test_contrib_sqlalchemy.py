@@ -39,8 +39,8 @@ def sqlite(tmp_path: Path) -> Ledger:
 
 
 @pytest.fixture
-def postgres_ledger(postgres_database: str) -> Ledger:
-    ledger = Ledger(postgres_database)
+def postgres_ledger(migrated_database: str) -> Ledger:
+    ledger = Ledger(migrated_database)
     ledger.run("create table ledger (entry text primary key)")
     return ledger
 

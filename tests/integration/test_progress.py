@@ -18,7 +18,7 @@ from holdfast.store import ProgressReport
 @pytest.fixture(params=["sqlite", "postgres"])
 def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Holdfast:
     is_sqlite = request.param == "sqlite"
-    return Holdfast(f"sqlite:///{tmp_path}/jobs.db" if is_sqlite else request.getfixturevalue("postgres_database"))
+    return Holdfast(f"sqlite:///{tmp_path}/jobs.db" if is_sqlite else request.getfixturevalue("migrated_database"))
 
 
 async def _progress_of(job: Job[None], done: float) -> Progress:

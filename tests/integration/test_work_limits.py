@@ -144,13 +144,20 @@ async def test_the_event_loop_goes_on_and_others_wait_for_one_transaction_at_mos
     store: SqliteStore, ledger: Ledger
 ) -> None:
     """Ten tasks keep the lock for as long as they may; whoever claims and settles beside them gets its turn between."""
-    turns = 0
+    turns = beats = 0
+    is_over = threading.Event()
 
     async def turn() -> None:
         nonlocal turns
         while True:
             turns += 1
             await asyncio.sleep(0.01)
+
+    def beat() -> None:
+        """What an event loop could do on this machine, busy as it is."""
+        nonlocal beats
+        while not is_over.wait(0.01):
+            beats += 1
 
     async def hog() -> None:
         with contextlib.suppress(StoreUnavailable, TransactionLost):
@@ -161,15 +168,21 @@ async def test_the_event_loop_goes_on_and_others_wait_for_one_transaction_at_mos
 
     job = await claim(store)
     turning = asyncio.create_task(turn())
+    beating = threading.Thread(target=beat)
+    beating.start()
     hogs = [asyncio.create_task(hog()) for _ in range(10)]
     await asyncio.sleep(0)
     longest = 0.0
-    while not all(each.done() for each in hogs):
-        began, before = time.monotonic(), turns
-        await store.enqueue([new()])
-        waited = time.monotonic() - began
-        longest = max(longest, waited)
-        assert waited < 0.1 or turns - before > waited / 0.01 / 5, "the event loop was blocked"
+    try:
+        while not all(each.done() for each in hogs):
+            began, turns_before, beats_before = time.monotonic(), turns, beats
+            await store.enqueue([new()])
+            waited, possible = time.monotonic() - began, beats - beats_before
+            longest = max(longest, waited)
+            assert possible < 10 or turns - turns_before > possible / 5, "the event loop was blocked"
+    finally:
+        is_over.set()
+        beating.join()
     turning.cancel()
     assert longest < 3 * _LIMIT + 1
     assert ledger.entries() == []
@@ -189,9 +202,9 @@ async def test_other_processes_and_programs_wait_no_longer_than_that(store: Sqli
 async def test_whoever_waits_too_long_in_the_line_is_told(
     store: SqliteStore, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
 ) -> None:
-    monkeypatch.setattr(workshop, "PATIENCE", 0.1)
     job = await claim(store)
     work = await open_work(store, job)
+    monkeypatch.setattr(workshop, "PATIENCE", 0.1)
     with pytest.raises(StoreUnavailable, match="fewer jobs at once"):
         await open_work(store, job)
     await write(work, "one")

@@ -29,7 +29,7 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Ledger:
     if request.param == "sqlite":
         ledger = Ledger(f"sqlite:///{tmp_path / 'jobs.db'}")
     else:
-        ledger = Ledger(request.getfixturevalue("postgres_database"))
+        ledger = Ledger(request.getfixturevalue("migrated_database"))
     ledger.make()
     return ledger
 
@@ -322,8 +322,8 @@ async def test_memory_refuses_and_names_what_does_not() -> None:
         await MemoryStore().open_work(uuid4(), _TIMEOUT)
 
 
-async def test_after_a_failed_statement_postgres_commits_nothing(postgres_database: str) -> None:
-    ledger = Ledger(postgres_database)
+async def test_after_a_failed_statement_postgres_commits_nothing(migrated_database: str) -> None:
+    ledger = Ledger(migrated_database)
     ledger.make()
     store = ledger.make_store()
     job = await claim(store)

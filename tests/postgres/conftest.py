@@ -15,7 +15,15 @@ Opener = Callable[..., PostgresStore]
 
 
 @pytest.fixture
-async def database(postgres_database: str) -> AsyncIterator[Database]:
+async def database(migrated_database: str) -> AsyncIterator[Database]:
+    database = Database(migrated_database)
+    yield database
+    await database.close()
+
+
+@pytest.fixture
+async def bare(postgres_database: str) -> AsyncIterator[Database]:
+    """One without Holdfast's tables, for those who make them."""
     database = Database(postgres_database)
     yield database
     await database.close()

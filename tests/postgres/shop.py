@@ -58,7 +58,7 @@ def _echo(text: str) -> str:
 
 @contextmanager
 def opened_shop(postgres: Databases) -> Iterator[Shop]:
-    url = postgres.create_database()
+    url = postgres.create_migrated_database()
     shop = Shop(url)
     try:
         yield shop

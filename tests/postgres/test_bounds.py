@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -15,7 +16,7 @@ from holdfast.job import JobState
 from holdfast.lifecycle import Complete
 from holdfast.store import Filter, Queue
 from holdfast.stores.postgres import PostgresStore
-from holdfast.stores.postgres.admission import LARGE
+from holdfast.stores.postgres.admission import FRESH_FOR, LARGE
 from holdfast.stores.postgres.request import Options, Request
 from holdfast.stores.postgres.statements import statement
 from tests.postgres.conftest import Opener
@@ -80,10 +81,13 @@ async def test_while_one_counts_the_others_go_by_what_is_known(database: Databas
     name = await database.value("select current_database()")
     await database.execute(f"alter database {name} set track_functions = 'all'")
     stores = [make_store() for _ in range(6)]
+    for store in stores:
+        await store.open()
     await stores[0].declare_queues([Queue(QUEUE, bound=1_000_000)])
     # Counting took a second the last time, so it is not to be done again for twenty; but these are over.
     await database.ask("update holdfast.queues set measured_in = 1000000, measured_at = holdfast.now() - 21000000")
     user = await database.connect()
+    began = time.monotonic()
     try:
         async with user.transaction():
             await produce_on(user)
@@ -93,7 +97,9 @@ async def test_while_one_counts_the_others_go_by_what_is_known(database: Databas
         await user.close()
     for store in stores:
         await store.close()
-    assert await counted(database) == 1
+    # A count is good for a moment; on a machine where all of this takes longer than that, another is due.
+    moments = (time.monotonic() - began) // FRESH_FOR
+    assert 1 <= await counted(database) <= 1 + moments
 
 
 async def counted(database: Database) -> int:

@@ -301,18 +301,18 @@ async def keep_claiming(store: PostgresStore, worker: UUID, claimed: list[UUID],
 # ── the tester is tested ─────────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def test_an_enqueue_that_draws_before_it_has_a_number_is_noticed(database: Database, make_store: Opener) -> None:
+async def test_an_enqueue_that_draws_before_it_has_a_number_is_noticed(bare: Database, make_store: Opener) -> None:
     shipped = migrate.shipped_migrations()
     careless = [
         migrate.Migration(each.number, each.name, each.sql.replace("perform pg_current_xact_id();", ""))
         for each in shipped
     ]
     assert careless != shipped
-    store = make_store(migrations=careless)
+    store = make_store(bare.url, migrations=careless)
     worker = await register(store)
     await claim(store, worker)
     with pytest.raises(AssertionError):
-        await test_a_place_is_drawn_by_a_transaction_that_has_its_number(database, store, worker)
+        await test_a_place_is_drawn_by_a_transaction_that_has_its_number(bare, store, worker)
 
 
 async def test_a_claim_that_tells_where_others_put_a_job_is_noticed(

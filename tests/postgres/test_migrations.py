@@ -31,6 +31,11 @@ from tests.servers.pgbouncer import PgBouncer
 _PROJECT = Path(__file__).parents[2]
 
 
+@pytest.fixture
+def database(bare: Database) -> Database:
+    return bare
+
+
 async def _version(database: Database) -> int:
     number: int = await database.value("select max(number) from holdfast.migrations")
     return number

@@ -217,17 +217,18 @@ def _forget() -> Iterator[None]:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 async def test_a_broken_statement_is_noticed_by_the_contract(
-    mutant: Mutant, postgres_database: str, monkeypatch: pytest.MonkeyPatch
+    mutant: Mutant, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = ManualClock()
+    url = request.getfixturevalue("postgres_database" if mutant.where == FUNCTIONS else "migrated_database")
     migrations = mutant.migrations() if mutant.where == FUNCTIONS else None
     if mutant.where != FUNCTIONS:
         plant(mutant, monkeypatch)
 
     def make() -> PostgresStore:
-        return PostgresStore(postgres_database, clock=clock, retention=RETENTION, migrations=migrations)
+        return PostgresStore(url, clock=clock, retention=RETENTION, migrations=migrations)
 
-    harness = Harness(make(), clock, make_another=make, connect=lambda: psycopg.connect(postgres_database))
+    harness = Harness(make(), clock, make_another=make, connect=lambda: psycopg.connect(url))
     try:
         with pytest.raises((AssertionError, HoldfastError, ValueError, pytest.fail.Exception)) as complaint:
             await getattr(StoreContract(), mutant.caught_by)(harness)
@@ -252,8 +253,8 @@ async def test_a_claim_that_locks_no_worker_is_noticed(
         await test_locks.test_a_claim_waits_for_whoever_is_ending_its_worker(store, database)
 
 
-async def test_a_bound_that_is_counted_without_taking_turns_is_noticed(database: Database, make_store: Opener) -> None:
+async def test_a_bound_that_is_counted_without_taking_turns_is_noticed(bare: Database, make_store: Opener) -> None:
     turn = "perform pg_advisory_xact_lock(1215261793, hashtext(queue_name));"
-    store = make_store(migrations=Mutant("", FUNCTIONS, turn, "", "").migrations())
+    store = make_store(bare.url, migrations=Mutant("", FUNCTIONS, turn, "", "").migrations())
     with pytest.raises(AssertionError, match="did not wait"):
-        await test_locks.test_producers_of_a_small_queue_take_turns(store, database)
+        await test_locks.test_producers_of_a_small_queue_take_turns(store, bare)

@@ -99,10 +99,10 @@ def role(postgres: Databases) -> Iterator[str]:
 
 
 async def test_a_server_that_gives_fewer_connections_is_shared(
-    role: str, postgres: Databases, database: Database, make_store: Opener
+    role: str, postgres: Databases, bare: Database, make_store: Opener
 ) -> None:
-    name = database.url.rpartition("/")[2]
-    await database.execute(f"alter database {name} owner to {role}")
+    name = bare.url.rpartition("/")[2]
+    await bare.execute(f"alter database {name} owner to {role}")
     store = make_store(postgres.url(name, user=role))
     answers = await asyncio.gather(*(store.get([new().id]) for _ in range(100)))
     assert answers == [[]] * 100
@@ -110,10 +110,10 @@ async def test_a_server_that_gives_fewer_connections_is_shared(
 
 @pytest.mark.usefixtures("_impatient")
 async def test_a_server_that_gives_no_connection_any_more_is_told(
-    role: str, postgres: Databases, database: Database, make_store: Opener
+    role: str, postgres: Databases, bare: Database, make_store: Opener
 ) -> None:
-    name = database.url.rpartition("/")[2]
-    await database.execute(f"alter database {name} owner to {role}")
+    name = bare.url.rpartition("/")[2]
+    await bare.execute(f"alter database {name} owner to {role}")
     others = [make_store(postgres.url(name, user=role, pool_size="2")) for _ in range(3)]
     for other in others:
         await other.queues()
@@ -121,7 +121,7 @@ async def test_a_server_that_gives_no_connection_any_more_is_told(
     with pytest.raises(StoreUnavailable, match="too many connections"):
         await store.enqueue([new()])
     await others[0].close()
-    await until(lambda: _has_room(database))
+    await until(lambda: _has_room(bare))
     assert len(await enqueue(store)) == 1
 
 

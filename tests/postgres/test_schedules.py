@@ -72,10 +72,10 @@ async def test_a_firing_whose_answer_is_lost_has_happened_once_or_not_at_all(
 
 
 async def test_a_unique_key_that_a_user_s_transaction_holds_delays_its_schedule_only(
-    store: PostgresStore, postgres_database: str
+    store: PostgresStore, migrated_database: str
 ) -> None:
     await store.publish_tasks([TASK, TaskDefinition(name="held", unique="all")])
-    with psycopg.connect(postgres_database) as connection:
+    with psycopg.connect(migrated_database) as connection:
         store.enqueue_in(connection, [new(task="held", unique_key="all")])
         await add(store, "free")
         await add(store, "held", replace(PLAN, task="held"))

@@ -29,8 +29,8 @@ def test_a_job_weighs_what_its_arguments_do() -> None:
     assert weigh(new_jobs(10, LARGE)) == 10 * 256
 
 
-async def test_a_call_that_is_too_large_for_one_transaction_is_refused(postgres_database: str) -> None:
-    store = PostgresStore(postgres_database)
+async def test_a_call_that_is_too_large_for_one_transaction_is_refused(migrated_database: str) -> None:
+    store = PostgresStore(migrated_database)
     try:
         with pytest.raises(PayloadTooLarge, match="Send at most 128 MiB a call"):
             await store.enqueue(new_jobs(600, LARGE))
@@ -41,15 +41,15 @@ async def test_a_call_that_is_too_large_for_one_transaction_is_refused(postgres_
 
 @pytest.mark.parametrize("field", ["idempotency_key", "unique_key"])
 async def test_a_key_that_no_index_could_hold_is_refused_before_it_ends_a_transaction(
-    postgres_database: str, field: str
+    migrated_database: str, field: str
 ) -> None:
-    store = PostgresStore(postgres_database)
+    store = PostgresStore(migrated_database)
     (job,) = new_jobs(1)
     too_long = replace(job, **{field: "é" * 1_300})
     try:
         with pytest.raises(InvalidOption, match=r"at most 2,600 bytes .* or a hash of the key"):
             await store.enqueue([too_long])
-        with psycopg.connect(postgres_database) as connection:
+        with psycopg.connect(migrated_database) as connection:
             with pytest.raises(InvalidOption):
                 store.enqueue_in(connection, [too_long])
             store.enqueue_in(connection, [replace(job, **{field: incompressible(2_596)})])
@@ -64,8 +64,8 @@ def incompressible(size: int) -> str:
     return "".join(random.choice(string.ascii_letters + string.digits + string.punctuation) for _ in range(size))
 
 
-async def test_many_large_jobs_at_once_go_in_several_batches(postgres_database: str) -> None:
-    store = PostgresStore(postgres_database)
+async def test_many_large_jobs_at_once_go_in_several_batches(migrated_database: str) -> None:
+    store = PostgresStore(migrated_database)
     try:
         jobs = new_jobs(150, LARGE)
         answers = await asyncio.gather(*(store.enqueue([job]) for job in jobs))

@@ -6,7 +6,7 @@ import fcntl
 import getpass
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -31,14 +31,9 @@ def provide(run: Path | None = None) -> Iterator[Databases]:
     Without any server, tests that ask for one are skipped; in CI they fail.
     """
     try:
-        found = _chosen() or _local()
-        if found is not None:
-            yield found
-        elif run is not None:
-            yield _shared(run)
-        else:
-            with PostgresServer() as server:
-                yield server
+        found = _chosen() or _local() or (_shared(run) if run is not None else None)
+        with closing(found) if found is not None else PostgresServer() as databases:
+            yield databases
     except NoServer as error:
         give_up(error)
 

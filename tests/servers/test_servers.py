@@ -13,7 +13,10 @@ from pathlib import Path
 
 import asyncpg
 import pytest
+from psycopg import sql
 
+from holdfast.stores.postgres import PostgresStore
+from tests.postgres.schema import things
 from tests.servers.account import Account
 from tests.servers.binaries import find_binaries, reachable
 from tests.servers.certificate import make_certificate
@@ -64,6 +67,33 @@ async def test_a_database_is_copied_from_its_template(postgres: Databases, postg
         assert await _ask(copy, "SELECT to_regclass('things')::text") == "things"
     finally:
         postgres.drop_database("holdfast_test_copy")
+
+
+async def test_a_copy_of_a_migrated_database_is_what_migrations_make_and_an_instance_of_its_own(
+    postgres: Databases, postgres_database: str
+) -> None:
+    store = PostgresStore(postgres_database)
+    await store.open()
+    await store.close()
+    copies = [postgres.create_migrated_database() for _ in range(2)]
+    try:
+        made = [postgres_database, *copies]
+        assert [await things(url) for url in copies] == [await things(postgres_database)] * 2
+        assert len({await _ask(url, "SELECT id FROM holdfast.instance") for url in made}) == 3
+        assert {await _ask(url, "SELECT count(*) FROM holdfast.jobs") for url in made} == {0}
+    finally:
+        for url in copies:
+            postgres.drop_database(url)
+
+
+def test_who_has_copied_databases_leaves_nothing_behind(postgres: Databases) -> None:
+    databases = Databases(postgres.url())
+    databases.drop_database(databases.create_migrated_database())
+    template = databases._migrated
+    is_there = sql.SQL("SELECT count(*) FROM pg_database WHERE datname = {}").format(template)
+    assert postgres.execute(is_there) == [(1,)]
+    databases.close()
+    assert postgres.execute(is_there) == [(0,)]
 
 
 async def test_committed_data_survive_a_crash(synced_postgres: PostgresServer) -> None:

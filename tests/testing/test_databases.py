@@ -20,7 +20,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'test.db'}"
     else:
-        yield request.getfixturevalue("postgres_database")
+        yield request.getfixturevalue("migrated_database")
 
 
 def test_jobs_run_on_a_database(hf: Holdfast, url: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import io
 import sys
 from typing import Annotated
@@ -47,6 +46,8 @@ def main() -> None:
 
 def _show_version(is_wanted: bool) -> None:
     if is_wanted:
+        import importlib.metadata
+
         typer.echo(f"holdfast {importlib.metadata.version('holdfast')}")
         raise typer.Exit
 

@@ -4,23 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.text import Text
+
+if TYPE_CHECKING:
+    # Imported by whoever prints: it takes as long as half of Holdfast, and a worker starts without.
+    from rich.console import Console
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
-# Lines are never broken here: whoever reads them may be a program, and a terminal breaks them by itself.
-_out = Console(soft_wrap=True, highlight=False)
-_err = Console(soft_wrap=True, highlight=False, stderr=True)
+
+@cache
+def _console(*, is_for_data: bool) -> Console:
+    """Lines are never broken here: whoever reads them may be a program, and a terminal breaks them by itself."""
+    from rich.console import Console
+
+    return Console(soft_wrap=True, highlight=False, stderr=not is_for_data)
 
 
 def show(*parts: str | tuple[str, str]) -> None:
     """Print a line of data; parts may have a style."""
-    _out.print(Text.assemble(*parts))
+    from rich.text import Text
+
+    _console(is_for_data=True).print(Text.assemble(*parts))
 
 
 def show_table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
@@ -41,8 +50,12 @@ def shown_time(time: datetime | None) -> str:
 
 def tell(message: str) -> None:
     """Say something that is not the answer."""
-    _err.print(Text(message, style="dim"))
+    from rich.text import Text
+
+    _console(is_for_data=False).print(Text(message, style="dim"))
 
 
 def complain(message: str) -> None:
-    _err.print(Text.assemble(("Error: ", "bold red"), message))
+    from rich.text import Text
+
+    _console(is_for_data=False).print(Text.assemble(("Error: ", "bold red"), message))
