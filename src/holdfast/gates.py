@@ -1,6 +1,6 @@
 """Gates: what jobs under a limit are claimed through. Each knows how much room it has, and when it will have some.
 
-What waits at gates stands in lines: see traffic.py.
+What waits at gates stands in lines: see turns.py.
 """
 
 from __future__ import annotations

@@ -7,7 +7,8 @@ from uuid import UUID
 
 from holdfast import traffic
 from holdfast.gates import Gate, is_idle
-from holdfast.traffic import Line, LineState, at_once
+from holdfast.traffic import at_once
+from holdfast.turns import Line, LineState
 
 
 class MemoryLedger:

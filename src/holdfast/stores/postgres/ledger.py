@@ -19,7 +19,7 @@ from msgspec.structs import replace
 
 from holdfast.gates import Gate, GateRule, LineRule, declared
 from holdfast.stores.postgres import rows
-from holdfast.traffic import Line, LineState, line_of
+from holdfast.turns import Line, LineState, line_of
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.transaction import Transaction

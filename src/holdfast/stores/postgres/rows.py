@@ -14,7 +14,7 @@ from holdfast.job import Attempt, ClaimedJob, Delivery, Failure, FailureKind, Jo
 from holdfast.keys import KeyKind, KeyName, KeyRecord
 from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
 from holdfast.store import Progress, ProgressReport, PublishedTask, QueueRecord, TaskDefinition, WorkerRecord
-from holdfast.traffic import Line, LineState
+from holdfast.turns import Line, LineState
 
 _DELIVERIES = (Delivery.AT_LEAST_ONCE, Delivery.AT_MOST_ONCE, Delivery.TRANSACTIONAL)
 _DELIVERY_CODES = {delivery: code for code, delivery in enumerate(_DELIVERIES)}

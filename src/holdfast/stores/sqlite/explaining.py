@@ -15,7 +15,7 @@ from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.connection import Connection
 from holdfast.stores.sqlite.statements import records_statement, statement
 from holdfast.stores.sqlite.transaction import Transaction
-from holdfast.traffic import Line
+from holdfast.turns import Line
 
 
 def limits(

@@ -10,7 +10,8 @@ from holdfast import traffic
 from holdfast.gates import Gate, is_idle, is_same_rule
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.statements import chunks
-from holdfast.traffic import Line, at_once
+from holdfast.traffic import at_once
+from holdfast.turns import Line
 
 if TYPE_CHECKING:
     from holdfast.stores.sqlite.transaction import Transaction
