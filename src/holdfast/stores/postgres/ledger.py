@@ -129,9 +129,9 @@ class PostgresLedger:
         return {(row[0], row[1]): row[2] for row in await self._it.fetch("current_turns", queues, priorities)}
 
     @property
-    def lines_seen(self) -> int:
-        """How many lines were looked at."""
-        return len(self._lines)
+    def lines_used_up(self) -> int:
+        """How many of the lines that were looked at have nothing more to give for now."""
+        return sum(line.state is not LineState.OPEN for line in self._lines.values())
 
     def keep_lines(self, lines: Iterable[Line]) -> list[Line]:
         kept = list(lines)
@@ -179,7 +179,8 @@ class PostgresLedger:
         }
         if more:
             found |= {id: [] for id in more}
-            for row in await self._it.fetch("ready_in_lines", list(more), list(more.values()), self._now):
+            queue = self._lines[next(iter(more))].queue  # a claim is from one
+            for row in await self._it.fetch("ready_in_lines", queue, list(more), list(more.values()), self._now):
                 found[row[0]].append(row[1])
         self._jobs.update(job for jobs in found.values() for job in jobs)
         return found

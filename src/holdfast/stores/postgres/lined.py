@@ -152,7 +152,7 @@ class _Round:
             most_rated=self._most_rated,
             is_broad=self._is_broad,
         )
-        self.gave_little = 2 * ledger.lines_seen > len(picked.jobs)
+        self.gave_little = 2 * ledger.lines_used_up > len(picked.jobs)
         self.rated = picked.rated
         if opened := await ledger.flush():
             it.hint(HintKind.WORK, opened)

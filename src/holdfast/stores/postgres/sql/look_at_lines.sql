@@ -29,7 +29,7 @@ ready as materialized (
     cross join lateral (
         select id, lane, place
         from holdfast.jobs
-        where line = lines.id and stage = 2 and (expires_at is null or expires_at > $5)
+        where queue = $1 and line = lines.id and stage = 2 and (expires_at is null or expires_at > $5)
         order by lane, place
         limit quota.most
         for update skip locked

@@ -9,7 +9,7 @@ saved_lines as (
     set state = case
             when new.state = 0 and (
                 select true from holdfast.jobs
-                where line = new.id and stage = 2 and (expires_at is null or expires_at > $18) and id <> all ($19::uuid[])
+                where queue = line.queue and line = new.id and stage = 2 and (expires_at is null or expires_at > $18) and id <> all ($19::uuid[])
                 order by lane, place
                 limit 1
             ) then 1
