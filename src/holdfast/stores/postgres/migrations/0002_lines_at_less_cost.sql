@@ -45,13 +45,17 @@ create or replace function holdfast.leave_gates(jobs uuid[], lines uuid[]) retur
 declare
     left_gates uuid[];
     numbers    integer[];
+    firsts     uuid[]; -- of the jobs that have left through each: mostly there is no other
     woken      text[];
 begin
-    select array_agg(leaving.gate order by leaving.gate), array_agg(leaving.number order by leaving.gate)
-    into left_gates, numbers
+    select
+        array_agg(leaving.gate order by leaving.gate),
+        array_agg(leaving.number order by leaving.gate),
+        array_agg(leaving.first order by leaving.gate)
+    into left_gates, numbers, firsts
     from (
-        select through.gate, count(*)::integer as number
-        from unnest(lines) as mine (line)
+        select through.gate, count(*)::integer as number, (array_agg(mine.job))[1] as first
+        from unnest(jobs, lines) as mine (job, line)
         cross join lateral (
             select unnest(gates) as gate from holdfast.lines where id = any (array[mine.line])
         ) as through
@@ -65,8 +69,11 @@ begin
     with freed as (
         update holdfast.gates as gate
         set held = case when gate.kind = 1 then greatest(gate.held - leaving.number, 0) else gate.held end,
-            holder = case when gate.holder = any (jobs) then null else gate.holder end
-        from unnest(left_gates, numbers) as leaving (gate, number)
+            holder = case
+                when gate.holder = leaving.first or (leaving.number > 1 and gate.holder = any (jobs)) then null
+                else gate.holder
+            end
+        from unnest(left_gates, numbers, firsts) as leaving (gate, number, first)
         where gate.id = any (array[leaving.gate]) and (gate.kind in (1, 3)) is true
         returning gate.id, leaving.number
     )
