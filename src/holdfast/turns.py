@@ -13,12 +13,24 @@ import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from typing import Generic
 from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.gates import Gate, GateKind, LineRule, is_held_on_to, must_start_at_once, opens_at, places, room, taken
+from holdfast.gates import (
+    Gate,
+    GateKind,
+    Key,
+    LineRule,
+    is_held_on_to,
+    must_start_at_once,
+    opens_at,
+    places,
+    room,
+    taken,
+)
 
 
 class LineState(IntEnum):
@@ -30,29 +42,34 @@ class LineState(IntEnum):
     """One of its gates has no room."""
 
 
-class Line(msgspec.Struct, frozen=True, array_like=True):
+class Line(msgspec.Struct, Generic[Key], frozen=True, array_like=True):
     """A line as the store keeps it."""
 
-    id: UUID
+    id: Key
     queue: str
     priority: int
-    gates: tuple[UUID, ...]
+    gates: tuple[Key, ...]
     state: LineState = LineState.CLOSED
-    parked_at: UUID | None = None
+    parked_at: Key | None = None
     """The gate that it waits for."""
     turn: int = 0
     """Among the open lines of one queue and priority, the lowest is next."""
-    tenant: UUID | None = None
+    tenant: Key | None = None
     """That of its gates which gives turns to all lines of a tenant."""
 
 
-def line_of(rule: LineRule, queue: str, priority: int) -> Line:
+def line_of(rule: LineRule, queue: str, priority: int) -> Line[UUID]:
     fair = rule.of(GateKind.FAIR)
     gates = tuple(gate.id for gate in rule.gates)
     return Line(rule.id_for(queue, priority), queue, priority, gates, tenant=None if fair is None else fair.id)
 
 
-def opened(line: Line, gates: Mapping[UUID, Gate], current: int) -> tuple[Line, Gate | None]:
+def moved(line: Line[Key], state: LineState, turn: int, parked_at: Key | None = None) -> Line[Key]:
+    # There are so many of them that `replace` would take long.
+    return Line(line.id, line.queue, line.priority, line.gates, state, parked_at, turn, line.tenant)
+
+
+def opened(line: Line[Key], gates: Mapping[Key, Gate[Key]], current: int) -> tuple[Line[Key], Gate[Key] | None]:
     """The line with a turn, and its tenant's gate if that has moved on. `current` is the lowest turn of open lines.
 
     Who comes new, or was away, begins with those whose turn it is: what he did not use is not made up for. The lines
@@ -63,34 +80,34 @@ def opened(line: Line, gates: Mapping[UUID, Gate], current: int) -> tuple[Line, 
     if tenant is not None:
         turn = max(turn, tenant.turn + 1)
         tenant = replace(tenant, turn=turn)
-    return replace(line, state=LineState.OPEN, parked_at=None, turn=turn), tenant
+    return moved(line, LineState.OPEN, turn), tenant
 
 
-class Allotted(msgspec.Struct, frozen=True):
+class Allotted(msgspec.Struct, Generic[Key], frozen=True):
     """What a claim takes from lines, and what they and their gates are like afterwards."""
 
-    jobs: list[UUID]
+    jobs: list[Key]
     """In the order to start in."""
     rated: int
     """How many of them are under a rate with a short window."""
-    lines: list[Line]
+    lines: list[Line[Key]]
     """Those that have changed."""
-    gates: dict[UUID, Gate]
+    gates: dict[Key, Gate[Key]]
     """All of them."""
-    given: dict[UUID, int]
+    given: dict[Key, int]
     """How many of the jobs come from each line."""
 
 
 def allot(
-    lines: Sequence[Line],
-    gates: Mapping[UUID, Gate],
-    ready: Mapping[UUID, Sequence[UUID]],
+    lines: Sequence[Line[Key]],
+    gates: Mapping[Key, Gate[Key]],
+    ready: Mapping[Key, Sequence[Key]],
     slots: int,
     now: int,
     *,
-    quotas: Mapping[UUID, int],
+    quotas: Mapping[Key, int],
     most_rated: int | None = None,
-) -> Allotted:
+) -> Allotted[Key]:
     """Who gets the free slots of one queue: decided job by job, by priority, in the order of turns, through every gate.
 
     `ready` are the jobs of each line, the next one first; if there are as many as its quota, there may be more.
@@ -99,40 +116,42 @@ def allot(
     # By number, since looking up UUIDs takes long.
     after = list(gates.values())
     numbers = {id: number for number, id in enumerate(gates)}
-    ways = [tuple(numbers[id] for id in line.gates) for line in lines]
+    ways = [[numbers[id] for id in line.gates] for line in lines]
     rooms = [room(gate, now) for gate in after]
     rates = {number for number, gate in enumerate(after) if must_start_at_once(gate)}
     tenants = {number for number, gate in enumerate(after) if gate.kind is GateKind.FAIR}
-    through: list[list[UUID]] = [[] for _ in after]
+    through: list[list[Key]] = [[] for _ in after]
     found = [ready[line.id] for line in lines]
     gone = [0] * len(lines)
     turns = [line.turn for line in lines]
-    changed: dict[int, Line] = {}
+    states: dict[int, tuple[LineState, int | None]] = {}
+    """Of those that have changed: what they are now, and which gate they wait for."""
     rated = 0
-    jobs: list[UUID] = []
+    jobs: list[Key] = []
     heap = [(-line.priority, line.turn, number) for number, line in enumerate(lines)]
     heapq.heapify(heap)
     while heap and len(jobs) < slots:
-        rank, turn, number = heapq.heappop(heap)
-        line, way, mine = lines[number], ways[number], found[number]
+        rank, turn, number = heap[0]
+        way, mine = ways[number], found[number]
         is_empty = gone[number] >= len(mine)
-        if is_empty and len(mine) >= quotas[line.id]:
-            continue  # there may be more, but others come first
-        if not is_empty:
-            blocking = next((gate for gate in way if rooms[gate] <= 0), None)
-        else:  # there may be others behind the one that holds the order
-            blocking = next((gate for gate in way if _is_held(after[gate], through[gate])), None)
-        if blocking is not None:
-            parked_at = after[blocking].id
-            changed[number] = replace(line, state=LineState.PARKED, parked_at=parked_at, turn=turns[number])
+        if is_empty and len(mine) >= quotas[lines[number].id]:
+            heapq.heappop(heap)  # there may be more, but others come first
             continue
-        if is_empty:
-            changed[number] = replace(line, state=LineState.CLOSED, turn=turns[number])
+        blocking = None
+        for gate in way:
+            # If it is empty, there may be others behind the one that holds the order.
+            if rooms[gate] <= 0 if not is_empty else _is_held(after[gate], through[gate]):
+                blocking = gate
+                break
+        if blocking is not None or is_empty:
+            states[number] = (LineState.CLOSED if blocking is None else LineState.PARKED), blocking
+            heapq.heappop(heap)
             continue
-        is_rated = not rates.isdisjoint(way)
-        if is_rated and most_rated is not None and rated >= most_rated:
-            continue
-        rated += is_rated
+        if rates and not rates.isdisjoint(way):
+            if most_rated is not None and rated >= most_rated:
+                heapq.heappop(heap)
+                continue
+            rated += 1
         job = mine[gone[number]]
         gone[number] += 1
         jobs.append(job)
@@ -144,41 +163,50 @@ def allot(
                 turn = max(turn, after[gate].turn + 1)
                 after[gate] = replace(after[gate], turn=turn)
         turns[number] = turn
-        changed[number] = line
-        heapq.heappush(heap, (rank, turn, number))
-    after = [taken(gate, passed, now) for gate, passed in zip(after, through, strict=True)]
+        states[number] = LineState.OPEN, None
+        heapq.heapreplace(heap, (rank, turn, number))
     for number, passed in enumerate(through):
-        # Others may be parked there since before it last had room: they are opened when it has some again.
-        if passed and (opening := opens_at(after[number], now)) is not None:
-            after[number] = replace(after[number], next_at=opening)
-    moved: list[Line] = []
-    for number, line in changed.items():
-        if line.state is LineState.PARKED and line.parked_at is not None:
-            blocking = numbers[line.parked_at]
-            after[blocking] = replace(after[blocking], next_at=opens_at(after[blocking], now))
-        moved.append(line if line.turn == turns[number] else replace(line, turn=turns[number]))
+        if passed:
+            entered = taken(after[number], passed, now)
+            # Others may be parked there since before it last had room: they are opened when it has some again.
+            opening = opens_at(entered, now)
+            after[number] = entered if opening is None else replace(entered, next_at=opening)
+    changed: list[Line[Key]] = []
+    for number, (state, blocking) in states.items():
+        parked_at = None
+        if blocking is not None:
+            full = after[blocking]
+            parked_at = full.id
+            opening = opens_at(full, now)
+            if opening != full.next_at:
+                after[blocking] = replace(full, next_at=opening)
+        changed.append(moved(lines[number], state, turns[number], parked_at))
     given = {line.id: number for line, number in zip(lines, gone, strict=True) if number}
-    return Allotted(jobs, rated, moved, {gate.id: gate for gate in after}, given)
+    return Allotted(jobs, rated, changed, dict(zip(gates, after, strict=True)), given)
 
 
-def _is_held(gate: Gate, through: Sequence[UUID]) -> bool:
+def _is_held(gate: Gate[Key], through: Sequence[Key]) -> bool:
     """Of an order: whether somebody has it, or has just got it."""
     return gate.kind is GateKind.ORDER and (gate.holder is not None or bool(through))
 
 
-def quotas_for(lines: Sequence[Line], gates: Mapping[UUID, Gate], slots: int) -> dict[UUID, int]:
+def quotas_for(lines: Sequence[Line[Key]], gates: Mapping[Key, Gate[Key]], slots: int) -> dict[Key, int]:
     """How many jobs of each line to look at: enough for twice its part, if every tenant gets the same.
 
     No more than one beyond what its gates let through: that one is for seeing that they let through no more.
     """
-    tenants = {line.id: line.tenant or line.id for line in lines}
-    sizes = Counter(tenants.values())
-    parts = {line: -(-2 * slots // (len(sizes) * sizes[tenant])) for line, tenant in tenants.items()}
+    sizes = Counter(line.tenant for line in lines if line.tenant is not None)
+    parties = len(sizes) + sum(line.tenant is None for line in lines)
+    rooms = {id: 1 + places(gate) for id, gate in gates.items() if is_held_on_to(gate)}
+    quotas: dict[Key, int] = {}
     for line in lines:
-        rooms = [1 + places(gate) for id in line.gates if is_held_on_to(gate := gates[id])]
-        parts[line.id] = min(parts[line.id], *rooms) if rooms else parts[line.id]
-    # Powers of two, since those with the same quota are looked up together.
-    return {line: min(slots, 1 << (part - 1).bit_length()) for line, part in parts.items()}
+        part = -(-2 * slots // (parties if line.tenant is None else parties * sizes[line.tenant]))
+        for id in line.gates if rooms else ():
+            if id in rooms:
+                part = min(part, rooms[id])
+        # Powers of two, since those with the same quota are looked up together.
+        quotas[line.id] = min(slots, 1 << (part - 1).bit_length())
+    return quotas
 
 
 def lines_share(slots: int, plain: int, coin: bool) -> int:

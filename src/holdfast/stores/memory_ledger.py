@@ -23,6 +23,9 @@ class MemoryLedger:
     async def lines(self, ids: Iterable[UUID]) -> dict[UUID, Line]:
         return {id: self._lines[id] for id in ids if id in self._lines}
 
+    async def ways(self, lines: Iterable[UUID]) -> dict[UUID, tuple[UUID, ...]]:
+        return {id: self._lines[id].gates for id in lines if id in self._lines}
+
     async def gates(self, ids: Iterable[UUID]) -> dict[UUID, Gate]:
         return {id: self._gates[id] for id in ids if id in self._gates}
 

@@ -82,6 +82,9 @@ class PostgresLedger:
             self.keep_lines(map(rows.line, await self._it.fetch("select_lines", missing)))
         return {id: self._lines[id] for id in wanted if id in self._lines}
 
+    async def ways(self, lines: Iterable[UUID]) -> dict[UUID, tuple[UUID, ...]]:
+        return {id: line.gates for id, line in (await self.lines(lines)).items()}
+
     async def open_priorities(self, queue: str) -> set[int]:
         return {*(self._turns or ()), *(line.priority for line in self._lines.values())}
 
