@@ -134,15 +134,15 @@ def allot(
         rank, turn, number = heap[0]
         way, mine = ways[number], found[number]
         is_empty = gone[number] >= len(mine)
-        if is_empty and len(mine) >= quotas[lines[number].id]:
-            heapq.heappop(heap)  # there may be more, but others come first
-            continue
         blocking = None
         for gate in way:
             # If it is empty, there may be others behind the one that holds the order.
             if rooms[gate] <= 0 if not is_empty else _is_held(after[gate], through[gate]):
                 blocking = gate
                 break
+        if blocking is None and is_empty and len(mine) >= quotas[lines[number].id]:
+            heapq.heappop(heap)  # there may be more, but others come first
+            continue
         if blocking is not None or is_empty:
             states[number] = (LineState.CLOSED if blocking is None else LineState.PARKED), blocking
             heapq.heappop(heap)
@@ -193,11 +193,14 @@ def _is_held(gate: Gate[Key], through: Sequence[Key]) -> bool:
 def quotas_for(lines: Sequence[Line[Key]], gates: Mapping[Key, Gate[Key]], slots: int) -> dict[Key, int]:
     """How many jobs of each line to look at: enough for twice its part, if every tenant gets the same.
 
-    No more than one beyond what its gates let through: that one is for seeing that they let through no more.
+    No more than one beyond what its limits let through: that one is for seeing that they let through no more. An order
+    has one, and nobody need look whether there are more behind it.
     """
     sizes = Counter(line.tenant for line in lines if line.tenant is not None)
     parties = len(sizes) + sum(line.tenant is None for line in lines)
-    rooms = {id: 1 + places(gate) for id, gate in gates.items() if is_held_on_to(gate)}
+    rooms = {
+        id: 1 if gate.kind is GateKind.ORDER else 1 + places(gate) for id, gate in gates.items() if is_held_on_to(gate)
+    }
     quotas: dict[Key, int] = {}
     for line in lines:
         part = -(-2 * slots // (parties if line.tenant is None else parties * sizes[line.tenant]))
