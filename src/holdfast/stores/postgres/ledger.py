@@ -52,6 +52,8 @@ class PostgresLedger:
         self._turns = turns
         self.has_others = False
         """There were open lines that were not looked at."""
+        self.most_asked = 1
+        """So many jobs of one line were asked for."""
         self.must_wait = False
         """There was one to wait for, but not with others in hand."""
         self._may_wait = True
@@ -211,6 +213,7 @@ class PostgresLedger:
     # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def ready(self, wanted: Mapping[UUID, int]) -> dict[UUID, list[UUID]]:
+        self.most_asked = max(self.most_asked, *wanted.values())
         found = {id: self._ready.pop(id) for id in wanted if id in self._ready}
         # What is not there was not looked up with its line, or may have been taken since.
         more = {

@@ -24,8 +24,6 @@ _MOST_WAKES: Final = 200
 """To take at once. Each may be of many lines."""
 _MOST_ROUNDS: Final = 3
 """How often a claim looks whether lines that another claimer was at have left it something."""
-_MOST_OF_LITTLE: Final = 2
-"""Jobs to look up in each line where lines have hardly one."""
 
 
 class LinedClaims:
@@ -33,8 +31,11 @@ class LinedClaims:
 
     def __init__(self, floors: Floors) -> None:
         self._floors = floors
-        self._broad: set[str] = set()
-        """Queues whose lines gave hardly one job each, when last claimed from: these are asked for more at once."""
+        self._broad: dict[str, int] = {}
+        """Queues whose lines gave hardly one job each, when last claimed from: more of them are looked at together.
+
+        With how many jobs of each were asked for.
+        """
         self._told: set[str] = set()
         """Queues whose wakes had to be taken before the last claim."""
         self._expected: set[str] = set()
@@ -65,7 +66,7 @@ class LinedClaims:
         while rounds < _MOST_ROUNDS:
             known = frozenset(job.id for job in claimed)
             round = _Round(worker, token, queue, slots - len(claimed), most_rated, look, known)
-            round.is_broad = queue in self._broad
+            round.most_each = self._broad.get(queue)
             round.may_leave_wakes = has_opened
             claimed += await office.transact(round.take, replay=round.find)
             if round.has_only_opened:
@@ -75,7 +76,9 @@ class LinedClaims:
             rounds += 1
             self._expected = self._expected | {queue} if round.is_lined else self._expected - {queue}
             most_rated = None if most_rated is None else max(0, most_rated - round.rated)
-            self._broad = self._broad | {queue} if round.gave_little else self._broad - {queue}
+            self._broad.pop(queue, None)
+            if round.gave_little:
+                self._broad[queue] = round.most_asked
             if len(claimed) >= slots or not round.has_more:
                 break
         return claimed
@@ -116,8 +119,8 @@ class LinedClaims:
 class _Round:
     """One transaction of a claim."""
 
-    is_broad = False
-    """Lines are expected to give hardly one job each."""
+    most_each: int | None = None
+    """So many jobs are looked up in each line at first, where lines are expected to give hardly one."""
     may_leave_wakes = False
     """What others are at may stay closed for now."""
 
@@ -141,6 +144,7 @@ class _Round:
         self._known = known
         self.rated = 0
         self.gave_little = False
+        self.most_asked = 1
         self.has_only_opened = False
         """There were lines that could not be opened here, so nothing was claimed: they may come first."""
         self.has_more = False
@@ -161,8 +165,7 @@ class _Round:
         self.is_lined = bool(row["open"] or row["wakes"])
         now = row["now"]
         turns = dict(zip(row["open"], row["turns"], strict=True))
-        most_each = _MOST_OF_LITTLE if self.is_broad else self._slots
-        ledger = PostgresLedger(it, now, turns, self._slots, most_each)
+        ledger = PostgresLedger(it, now, turns, self._slots, self.most_each or self._slots)
         woken = ledger.keep_lines(rows.woken_of_queue(row, self._queue))
         await traffic.wake(ledger, [line.id for line in woken])
         if not self.may_leave_wakes and (row["wakes"] == _MOST_WAKES or row["is_left"]):
@@ -183,9 +186,10 @@ class _Round:
             now,
             coin=bool(self._token.int & 1),
             most_rated=self._most_rated,
-            is_broad=self.is_broad,
+            is_broad=self.most_each is not None,
         )
-        self.gave_little = 2 * ledger.lines_used_up > len(picked.jobs)
+        self.most_asked = ledger.most_asked
+        self.gave_little = self.most_asked == 1 or 2 * ledger.lines_used_up > len(picked.jobs)
         self.rated = picked.rated
         opened = await ledger.flush()
         if opened:
