@@ -18,7 +18,7 @@ from holdfast.liveness import DEAD_AFTER
 from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
 from holdfast.span import format_span
 from holdfast.store import MOST_AHEAD, Circumstances, WorkerRecord
-from holdfast.traffic import LineState
+from holdfast.turns import LineState
 
 _HEADS = {
     Stage.SCHEDULED: "waiting",

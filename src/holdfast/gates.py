@@ -1,6 +1,6 @@
 """Gates: what jobs under a limit are claimed through. Each knows how much room it has, and when it will have some.
 
-What waits at gates stands in lines: see traffic.py.
+What waits at gates stands in lines: see turns.py.
 """
 
 from __future__ import annotations
@@ -9,11 +9,21 @@ import hashlib
 from collections.abc import Sequence
 from enum import IntEnum
 from functools import lru_cache
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Generic
 from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
+
+# By what a store knows lines, gates and jobs among themselves: their ids, or numbers.
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    Key = TypeVar("Key", default=UUID)
+else:
+    from typing import TypeVar
+
+    Key = TypeVar("Key")
 
 ANY_NUMBER: Final = 1_000_000_000
 _BUCKETS: Final = 60
@@ -83,10 +93,10 @@ def _id_of(name: Any) -> UUID:
     return UUID(bytes=hashlib.blake2b(msgspec.json.encode(name), digest_size=16).digest())
 
 
-class Gate(msgspec.Struct, frozen=True, array_like=True):
+class Gate(msgspec.Struct, Generic[Key], frozen=True, array_like=True):
     """A gate as the store keeps it."""
 
-    id: UUID
+    id: Key
     kind: GateKind
     name: str
     key: str
@@ -98,7 +108,7 @@ class Gate(msgspec.Struct, frozen=True, array_like=True):
     is_blocking: bool = False
     held: int = 0
     """Of a limit: the places that are taken."""
-    holder: UUID | None = None
+    holder: Key | None = None
     """Of an order: the job that runs, or will run again."""
     log: tuple[tuple[int, int], ...] = ()
     """Of a rate: when how many were claimed."""
@@ -114,37 +124,37 @@ class Gate(msgspec.Struct, frozen=True, array_like=True):
         return self.declared if self.override is None else self.override
 
 
-def made(rule: GateRule) -> Gate:
+def made(rule: GateRule) -> Gate[UUID]:
     return Gate(rule.id, rule.kind, rule.name, rule.key, rule.most, per=rule.per, is_blocking=rule.is_blocking)
 
 
-def declared(gate: Gate, rule: GateRule) -> Gate:
+def declared(gate: Gate[Key], rule: GateRule) -> Gate[Key]:
     """What the code says now."""
     return replace(gate, declared=rule.most, per=rule.per, is_blocking=rule.is_blocking)
 
 
-def is_same_rule(one: Gate, other: Gate) -> bool:
+def is_same_rule(one: Gate[Key], other: Gate[Key]) -> bool:
     """Whether they differ only in what has passed through them."""
-    return (one.declared, one.override, one.per, one.is_blocking, one.lines) == (
-        other.declared,
-        other.override,
-        other.per,
-        other.is_blocking,
-        other.lines,
+    return (
+        one.declared == other.declared
+        and one.override == other.override
+        and one.per == other.per
+        and one.is_blocking == other.is_blocking
+        and one.lines == other.lines
     )
 
 
-def is_held_on_to(gate: Gate) -> bool:
+def is_held_on_to(gate: Gate[Any]) -> bool:
     """Whether jobs take something from it that they give back."""
     return gate.kind is GateKind.LIMIT or gate.kind is GateKind.ORDER
 
 
-def places(gate: Gate) -> int:
+def places(gate: Gate[Any]) -> int:
     """Of a limit or an order: how many are free. An order has one, also for the job that holds it."""
     return max(0, gate.most - gate.held) if gate.kind is GateKind.LIMIT else 1
 
 
-def room(gate: Gate, now: int) -> int:
+def room(gate: Gate[Any], now: int) -> int:
     """How many more may be claimed through it. An order lets its holder through, and nobody else: see `heads`."""
     match gate.kind:
         case GateKind.LIMIT:
@@ -157,7 +167,7 @@ def room(gate: Gate, now: int) -> int:
             return ANY_NUMBER
 
 
-def used(gate: Gate, now: int) -> int:
+def used(gate: Gate[Any], now: int) -> int:
     """How many count against what it lets through: those at work, those that started in the window, or the holder."""
     match gate.kind:
         case GateKind.LIMIT:
@@ -170,7 +180,7 @@ def used(gate: Gate, now: int) -> int:
             return 0
 
 
-def must_start_at_once(gate: Gate) -> bool:
+def must_start_at_once(gate: Gate[Any]) -> bool:
     """Whether a job that was claimed through it may not wait for a free slot: its start would be counted too early.
 
     Workers give back within LONGEST_AHEAD what they could not start, and a long window has slack for that.
@@ -178,7 +188,7 @@ def must_start_at_once(gate: Gate) -> bool:
     return gate.kind is GateKind.RATE and gate.per // _SLACK < LONGEST_AHEAD
 
 
-def taken(gate: Gate, jobs: Sequence[UUID], now: int) -> Gate:
+def taken(gate: Gate[Key], jobs: Sequence[Key], now: int) -> Gate[Key]:
     """After these jobs were claimed through it."""
     if not jobs:
         return gate
@@ -193,7 +203,7 @@ def taken(gate: Gate, jobs: Sequence[UUID], now: int) -> Gate:
             return gate
 
 
-def opens_at(gate: Gate, now: int) -> int | None:
+def opens_at(gate: Gate[Any], now: int) -> int | None:
     """When a rate has room again, if nothing is claimed meanwhile; None if it has some."""
     if gate.kind is not GateKind.RATE or room(gate, now):
         return None
@@ -208,15 +218,15 @@ def opens_at(gate: Gate, now: int) -> int | None:
     return max(opening, now + 1)
 
 
-def _window(gate: Gate) -> int:
+def _window(gate: Gate[Any]) -> int:
     return gate.per + gate.per // _SLACK
 
 
-def _recent(gate: Gate, now: int) -> list[tuple[int, int]]:
+def _recent(gate: Gate[Any], now: int) -> list[tuple[int, int]]:
     return [(at, count) for at, count in gate.log if at > now - _window(gate)]
 
 
-def _logged(gate: Gate, count: int, now: int) -> tuple[tuple[int, int], ...]:
+def _logged(gate: Gate[Any], count: int, now: int) -> tuple[tuple[int, int], ...]:
     """One entry for each part of the window, at the time of the last claim in it: so it is never forgotten too soon."""
     recent = _recent(gate, now)
     width = max(1, gate.per // _BUCKETS)
@@ -229,7 +239,7 @@ def _logged(gate: Gate, count: int, now: int) -> tuple[tuple[int, int], ...]:
     return (*recent, (now, count))
 
 
-def vacated(gate: Gate, job: UUID, *, was_active: bool, is_over: bool) -> Gate:
+def vacated(gate: Gate[Key], job: Key, *, was_active: bool, is_over: bool) -> Gate[Key]:
     """After a job has left a worker's hands, or has come to its end.
 
     `is_over`: it will not run again, or not before somebody wants it to. A dead one blocks an order that says so.
@@ -241,12 +251,12 @@ def vacated(gate: Gate, job: UUID, *, was_active: bool, is_over: bool) -> Gate:
     return gate
 
 
-def is_idle(gate: Gate, now: int) -> bool:
+def is_idle(gate: Gate[Any], now: int) -> bool:
     """Whether nothing would be lost if it were made anew."""
     return not (gate.lines or gate.held or gate.holder or _recent(gate, now)) and gate.override is None
 
 
-def to_open(gate: Gate, now: int) -> int:
+def to_open(gate: Gate[Any], now: int) -> int:
     """How many of the lines that are parked at it have something to try for."""
     if gate.kind is GateKind.ORDER:
         return 1 if gate.holder is None else 0

@@ -165,7 +165,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tr
     idempotency_key: str | None = None
     unique_key: str | None = None
     line: UUID | None = None
-    """Where it stands, if it is under limits: see traffic.py."""
+    """Where it stands, if it is under limits: see turns.py."""
     tags: tuple[str, ...] = ()
     context_json: str | None = None
     error_type: str | None = None

@@ -115,9 +115,12 @@ def published_recipe(definition: TaskDefinition) -> Recipe:
     )
 
 
+_arguments = msgspec.json.Decoder(dict[str, Any])
+
+
 def plain_arguments(payload: str) -> dict[str, Any]:
     """Arguments as plain data."""
-    return msgspec.json.decode(payload, type=dict[str, Any])
+    return _arguments.decode(payload)
 
 
 def _span(seconds: float | None) -> timedelta | None:

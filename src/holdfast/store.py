@@ -30,7 +30,7 @@ from holdfast.liveness import Sighting
 from holdfast.outcome import Crashed
 from holdfast.schedule import Fired, Firing, Plan, ScheduleRecord, TickRecord
 from holdfast.span import Span, parse_span
-from holdfast.traffic import Line
+from holdfast.turns import Line
 
 DEFAULT_BOUND: Final = 100_000
 LARGEST_BATCH: Final = 10_000

@@ -13,6 +13,7 @@ from holdfast.stores.sqlite.migrate import shipped_migrations
 from tests.cli.conftest import Run
 
 NOW = shipped_migrations()[-1].number
+STEPS = [f"{migration.number:04} {migration.name}" for migration in shipped_migrations()]
 
 
 @pytest.fixture
@@ -38,13 +39,17 @@ def test_a_reading_command_creates_nothing(run: Run, folder: Path) -> None:
         assert (ran.status, ran.out) == (4, "")
         assert "holdfast.db does not exist. Make it with `holdfast db migrate`" in ran.err
     ran = run("db", "migrate", "--dry-run")
-    assert (ran.status, ran.out) == (0, "would create the file\nwould apply 0001 jobs\n")
+    assert (ran.status, ran.out.splitlines()) == (
+        0,
+        ["would create the file", *(f"would apply {step}" for step in STEPS)],
+    )
     assert list(folder.iterdir()) == []
 
 
 def test_migrate_makes_the_tables_and_says_so(run: Run, folder: Path) -> None:
     ran = run("db", "migrate")
-    assert (ran.status, ran.out, ran.err) == (0, "created the file\napplied 0001 jobs\n", f"{folder}/holdfast.db\n")
+    assert (ran.status, ran.err) == (0, f"{folder}/holdfast.db\n")
+    assert ran.out.splitlines() == ["created the file", *(f"applied {step}" for step in STEPS)]
     assert run("db", "check").out == f"✓ schema {NOW} is as it should be\n"
     assert run("db", "migrate").out == f"up to date: schema {NOW}\n"
 
@@ -56,7 +61,7 @@ def test_migrate_tells_programs_what_it_did(run: Run, folder: Path) -> None:
         "schema_before": None,
         "schema": None,
         "needed": NOW,
-        "migrations": [{"number": 1, "name": "jobs"}],
+        "migrations": [{"number": 1, "name": "jobs"}, {"number": 2, "name": "numbered_lines"}],
     }
     assert run("db", "migrate", "--dry-run", "--json").json == expected
     expected |= {"is_dry_run": False, "schema": NOW}

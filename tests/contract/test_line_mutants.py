@@ -11,12 +11,13 @@ from uuid import UUID
 import pytest
 from msgspec.structs import replace
 
-from holdfast import gates, traffic
+from holdfast import gates, traffic, turns
 from holdfast.gates import Gate, GateKind, GateRule
 from holdfast.job import JobRecord
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.memory_ledger import MemoryLedger
-from holdfast.traffic import Departure, Ledger, Line
+from holdfast.traffic import Departure, Ledger
+from holdfast.turns import Line
 from tests.contract.test_mutants import run_contract_test
 
 # ── gates ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -129,14 +130,14 @@ async def departures_are_not_heard(ledger: Ledger, departures: Sequence[Departur
 
 
 def lines_have_no_tenant(line: Line, gates: Mapping[UUID, Gate], current: int) -> tuple[Line, Gate | None]:
-    return traffic_opened(replace(line, tenant=None), gates, current)
+    return original_opened(replace(line, tenant=None), gates, current)
 
 
 def who_was_away_catches_up(line: Line, gates: Mapping[UUID, Gate], current: int) -> tuple[Line, Gate | None]:
-    return traffic_opened(line, gates, 0)
+    return original_opened(line, gates, 0)
 
 
-traffic_opened = traffic.opened
+original_opened = turns.opened
 
 
 # ── ledgers and stores ───────────────────────────────────────────────────────────────────────────────────────────────
@@ -190,11 +191,11 @@ def with_ledger(kind: type[MemoryLedger]) -> type[MemoryStore]:
 
 @dataclass(frozen=True)
 class Broken:
-    """A place in the code, what is put there, and the contract test that must notice."""
+    """Places in the code, what is put there, and the contract test that must notice."""
 
     caught_by: str
     function: Callable[..., Any] | None = None
-    at: str = ""
+    at: tuple[str, ...] = ()
     store: type[MemoryStore] = MemoryStore
 
     @property
@@ -207,7 +208,8 @@ def _ledger(kind: type[MemoryLedger], caught_by: str) -> Broken:
 
 
 def _traffic(name: str, function: Callable[..., Any], caught_by: str) -> Broken:
-    return Broken(caught_by, function, f"holdfast.traffic.{name}")
+    users = [module.__name__ for module in (traffic, turns) if hasattr(module, name)]
+    return Broken(caught_by, function, tuple(f"{module}.{name}" for module in users))
 
 
 MUTANTS = [
@@ -239,7 +241,7 @@ MUTANTS = [
         what_the_code_says_now_is_not_heard,
         "test_a_limit_that_the_code_has_raised_counts_from_the_next_job_on",
     ),
-    Broken("test_no_more_run_at_once_than_the_limit_of_their_key", keys_are_one, "holdfast.gates._gate_id"),
+    Broken("test_no_more_run_at_once_than_the_limit_of_their_key", keys_are_one, ("holdfast.gates._gate_id",)),
     _traffic("wake", lines_are_not_woken, "test_jobs_of_one_line_are_claimed_in_their_order"),
     _traffic("release", nothing_parked_is_released, "test_everything_in_lines_comes_to_its_end"),
     _traffic("leave", departures_are_not_heard, "test_what_is_given_back_at_once_comes_first"),
@@ -261,7 +263,8 @@ MUTANTS = [
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 async def test_a_broken_promise_about_limits_is_noticed(mutant: Broken, monkeypatch: pytest.MonkeyPatch) -> None:
     if mutant.function is not None:
-        monkeypatch.setattr(mutant.at, mutant.function)
+        for place in mutant.at:
+            monkeypatch.setattr(place, mutant.function)
     assert await run_contract_test(mutant.caught_by, mutant.store) is not None
 
 

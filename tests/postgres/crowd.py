@@ -57,8 +57,8 @@ _GATES = f"""
     from generate_series(1, {{number}}) as n
 """
 _WAKES = f"""
-    insert into holdfast.wakes (queue, line)
-    select '{LINED_QUEUE}', holdfast_test_id({LINE}, n) from generate_series(1, {{number}}) as n
+    insert into holdfast.wakes (queue, lines)
+    select '{LINED_QUEUE}', array[holdfast_test_id({LINE}, n)] from generate_series(1, {{number}}) as n
 """
 _FUNCTION = """
     create or replace function holdfast_test_id(kind integer, n bigint) returns uuid language sql immutable as $$

@@ -36,7 +36,8 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "arrange_breakers": [None],
         "arrange_schedules": [None],
         "attempts": [finished[0]],
-        "attend": [WORKER, QUEUE, None, batch, [floor] * LANES],
+        "attend": [WORKER, LINED_QUEUE, None, batch, [floor] * LANES, batch],
+        "be_forgettable": [],
         "beat": [WORKER, None, True],
         "breakers": [[TASK], None],
         "busy_queues": [],
@@ -79,7 +80,7 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "lock_dead": [],
         "lock_expired": [None, batch],
         "lock_gates": [gates],
-        "look_at_lines": [LINED_QUEUE, 5, batch, batch, 0],
+        "look_at_lines": [LINED_QUEUE, 5, batch, batch, batch, 0, lines, ones],
         "lock_orphans": [[WORKER], batch],
         "lock_schedules": [[TASK]],
         "lock_workers": [[WORKER]],
@@ -98,7 +99,7 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "publish_tasks": [["task"], ["{}"], None, None],
         "queues": [],
         "quiet": [WORKER],
-        "ready_in_lines": [lines, ones, 0],
+        "ready_in_lines": [LINED_QUEUE, lines, ones, 0],
         "record_failures": [_json([_failure(id) for id in active])],
         "record_ticks": [[TASK] * batch, list(range(batch)), finished],
         "recount": [QUEUE],
@@ -107,7 +108,8 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "resume": [QUEUE],
         "ripen": [None, batch],
         "save": [_json([_saved(id) for id in active])],
-        "save_traffic": [lines, ones, gates, ones, *_gates(gates), gates, ones, 0, lined],
+        "save_rules": [gates, ones, ones, ones, [False] * batch, ones],
+        "save_traffic": _traffic(batch),
         "save_breakers": [[TASK], ["{}"]],
         "save_schedules": [[TASK], [1], [LATER], ["{}"]],
         "schedules": [[TASK]],
@@ -122,6 +124,7 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "take_wakes": [LINED_QUEUE, batch],
         "take_keys": [_json([_key(id, key) for id, key in zip(finished, keys, strict=True)]), LATER],
         "tasks": [],
+        "tell_lines": [lines, texts],
         "tell_lock": [[WORKER], True, None],
         "ticks": [TASK, batch],
         "trim_history": [finished, 0],
@@ -140,14 +143,17 @@ def _json(values: object) -> str:
     return msgspec.json.encode(values).decode()
 
 
-def _gates(ids: list[UUID]) -> list[list[object]]:
-    ones: list[object] = [1] * len(ids)
-    listed: list[object] = [*ids]
-    return [listed, ones, ones, ones, [False] * len(ids), ones, listed, ["[]"] * len(ids), ones, ones, ones]
+def _traffic(batch: int) -> list[object]:
+    """A third of the lines each is open, parked and closed; all gates are of every kind."""
+    lines, gates, ones = ids_of(LINE, batch), ids_of(GATE, batch), [1] * batch
+    parts = lines[::3], lines[1::3], lines[2::3]
+    opened, parked, closed = ([part, ones[: len(part)]] for part in parts)
+    of_gates = [gates, ones, gates, gates, gates, ["[]"] * batch, ones, gates, ones]
+    return [*opened, *parked, gates[: len(parts[1])], *closed, ones[: len(parts[2])], *of_gates, gates, ones, 0]
 
 
 def _line(id: UUID) -> dict[str, object]:
-    return {"id": id, "queue": LINED_QUEUE, "priority": 5, "gates": [id_of(GATE, 1)]}
+    return {"id": id, "queue": LINED_QUEUE, "priority": 5, "gates": [id_of(GATE, 1)], "rule": "[]"}
 
 
 def _saved(id: UUID) -> dict[str, object]:

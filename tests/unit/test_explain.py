@@ -27,7 +27,7 @@ from holdfast.store import (
     TaskDefinition,
     WorkerRecord,
 )
-from holdfast.traffic import Line, LineState, line_of
+from holdfast.turns import Line, LineState, line_of
 
 NOW = datetime(2026, 11, 17, 12, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

@@ -12,7 +12,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from holdfast import traffic
 from holdfast.gates import GateKind, GateRule, LineRule, to_open
 from holdfast.stores.memory_ledger import MemoryLedger
-from holdfast.traffic import Departure, LineState, at_once, lines_share
+from holdfast.traffic import Departure, at_once
+from holdfast.turns import LineState, lines_share
 
 SECOND = 1_000_000
 QUEUE = "q"

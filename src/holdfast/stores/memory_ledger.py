@@ -7,7 +7,8 @@ from uuid import UUID
 
 from holdfast import traffic
 from holdfast.gates import Gate, is_idle
-from holdfast.traffic import Line, LineState, at_once
+from holdfast.traffic import at_once
+from holdfast.turns import Line, LineState
 
 
 class MemoryLedger:
@@ -21,6 +22,9 @@ class MemoryLedger:
 
     async def lines(self, ids: Iterable[UUID]) -> dict[UUID, Line]:
         return {id: self._lines[id] for id in ids if id in self._lines}
+
+    async def ways(self, lines: Iterable[UUID]) -> dict[UUID, tuple[UUID, ...]]:
+        return {id: self._lines[id].gates for id in lines if id in self._lines}
 
     async def gates(self, ids: Iterable[UUID]) -> dict[UUID, Gate]:
         return {id: self._gates[id] for id in ids if id in self._gates}

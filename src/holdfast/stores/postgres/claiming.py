@@ -44,21 +44,28 @@ class Claiming:
         at_once: Mapping[str, int] | None = None,
     ) -> list[ClaimedJob]:
         wanted = {queue: min(slots, LARGEST_BATCH) for queue, slots in demand.items() if slots > 0}
+        # Where there were lines a moment ago, there is no need to ask whether there are any.
+        plain = {queue: slots for queue, slots in wanted.items() if not self._lined.expects(queue)}
 
         async def work(connection: Connection) -> Plain:
-            return await self._claim(office, connection, worker, token, wanted)
+            return await self._claim(office, connection, worker, token, plain)
 
         async def replay(connection: Connection) -> Plain:
             before = await connection.fetch(statement("claimed"), worker, token)
             return Plain(rows.claimed_before(before), {}) if before else await work(connection)
 
-        claimed, lined = await office.run(work, replay=replay, advice="The next heartbeat gives back what was claimed.")
+        claimed: list[ClaimedJob] = []
+        lined = dict.fromkeys(wanted.keys() - plain.keys(), True)
+        if plain or not wanted:
+            advice = "The next heartbeat gives back what was claimed."
+            claimed, others = await office.run(work, replay=replay, advice=advice)
+            lined |= others
         for queue, is_woken in lined.items():
             most_rated = None if at_once is None else at_once.get(queue, 0)
             try:
-                if is_woken:
-                    await self._lined.open(office, queue)
-                claimed += await self._lined.claim(office, worker, token, queue, wanted[queue], most_rated)
+                claimed += await self._lined.claim(
+                    office, worker, token, queue, wanted[queue], most_rated, is_woken=is_woken
+                )
             except HoldfastError:
                 if not claimed:
                     raise

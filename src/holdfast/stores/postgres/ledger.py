@@ -5,8 +5,8 @@ Whoever changes a gate has its row locked, and nobody waits in a circle:
 - Jobs are locked before gates. Claims lock gates first, but wait for no job.
 - A transaction waits for gates once, for all of them together, in the order of their ids. After that it takes
   only those that nobody else is at.
-- Only claims wait for lines: for one, with nothing in their hands. Whoever makes room, or makes jobs ready, leaves a
-  wake, and whoever claims next from that queue opens the line.
+- Only claims wait for lines: for one, with no line or gate in their hands. Whoever makes room, or makes jobs ready,
+  leaves a wake, and whoever claims next from that queue opens the line.
 """
 
 from __future__ import annotations
@@ -15,15 +15,17 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final
 from uuid import UUID
 
+import msgspec
 from msgspec.structs import replace
 
-from holdfast.gates import Gate, GateRule, LineRule, declared
+from holdfast.gates import Gate, GateRule, LineRule, declared, is_same_rule
 from holdfast.stores.postgres import rows
-from holdfast.traffic import Line, LineState, line_of
+from holdfast.turns import Line, LineState, line_of
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.transaction import Transaction
 
+_rules = msgspec.json.Decoder(LineRule)
 _MOST_PARKED: Final = 1000
 """Lines to open at once for one gate. If it has room for more, the next claim opens more."""
 
@@ -31,14 +33,29 @@ _MOST_PARKED: Final = 1000
 class PostgresLedger:
     """One transaction's lines and gates. What was read under a lock is kept: nobody else changes it meanwhile."""
 
-    def __init__(self, transaction: Transaction, now: int, priorities: Iterable[int] = (), slots: int = 0) -> None:
-        """`priorities` are those at which the queue that is claimed from has open lines, for so many slots."""
+    def __init__(
+        self,
+        transaction: Transaction,
+        now: int,
+        turns: Mapping[int, int] | None = None,
+        slots: int = 0,
+        most_each: int = 0,
+    ) -> None:
+        """`turns`: at which priorities the queue that is claimed from has open lines, and whose turn it is there.
+
+        It is claimed from for so many slots; so many jobs of each line are looked up at first.
+        """
         self._slots = slots
+        self._most_each = most_each
         self._it = transaction
         self._now = now
-        self._priorities = set(priorities)
+        self._turns = turns
         self.has_others = False
         """There were open lines that were not looked at."""
+        self.most_asked = 1
+        """So many jobs of one line were asked for."""
+        self.must_wait = False
+        """There was one to wait for, but not with others in hand."""
         self._may_wait = True
         self._has_waited = False
         self._lines: dict[UUID, Line] = {}
@@ -50,10 +67,11 @@ class PostgresLedger:
         """How many of the ready jobs of each line were looked up with it."""
         self._seen: set[tuple[str, int]] = set()
         """Queues and priorities of which all open lines are known."""
-        self._jobs: set[UUID] = set()
-        """Those that were looked up: what was not taken of them is still in an open line."""
+        self._known: dict[UUID, int] = {}
+        """How many jobs of each line were looked up: what was not taken of them is still in an open line."""
         self._changed_lines: dict[UUID, Line] = {}
         self._changed_gates: dict[UUID, Gate] = {}
+        self._changed_rules: dict[UUID, Gate] = {}
         self._to_open: dict[UUID, int] = {}
         """Gates that have room, and for how many."""
 
@@ -66,8 +84,11 @@ class PostgresLedger:
             self.keep_lines(map(rows.line, await self._it.fetch("select_lines", missing)))
         return {id: self._lines[id] for id in wanted if id in self._lines}
 
+    async def ways(self, lines: Iterable[UUID]) -> dict[UUID, tuple[UUID, ...]]:
+        return {id: line.gates for id, line in (await self.lines(lines)).items()}
+
     async def open_priorities(self, queue: str) -> set[int]:
-        return self._priorities
+        return {*(self._turns or ()), *(line.priority for line in self._lines.values())}
 
     async def open_lines(self, queue: str, priority: int, most: int) -> list[Line]:
         """Those whose gates can be had, too."""
@@ -76,9 +97,9 @@ class PostgresLedger:
         if self._may_wait:
             return await self._look(queue, priority, most) or await self._wait_for_line(queue, priority)
         await self.flush()
-        found = map(rows.line, await self._it.fetch("open_lines", queue, priority, most))
+        more = map(rows.line, await self._it.fetch("open_lines", queue, priority, most))
         # One that this very claim has closed may be open again, for the next one.
-        return await self._with_gates(self.keep_lines(line for line in found if not self._has_done(line.id)))
+        return await self._with_gates(self.keep_lines(line for line in more if not self._has_done(line.id)))
 
     def _has_done(self, line: UUID) -> bool:
         return line in self._lines and self._lines[line].state is not LineState.OPEN
@@ -91,16 +112,25 @@ class PostgresLedger:
 
     async def _look(self, queue: str, priority: int, most: int) -> list[Line]:
         """The first look waits for gates, and brings the ready jobs along."""
-        ((text,),) = await self._it.fetch("look_at_lines", queue, priority, most, self._slots, self._now)
-        look = rows.read_look(text)
+        woken = [line for line in self._lines.values() if line.priority == priority]
+        ((row),) = await self._it.fetch(
+            "look_at_lines",
+            queue,
+            priority,
+            most,
+            self._slots,
+            self._most_each,
+            self._now,
+            [line.id for line in woken],
+            [line.turn for line in woken],
+        )
+        look = rows.look(row, queue, priority)
         self.has_others |= look.has_others
         if not look.lines:
             return []
         self._may_wait = False
-        self._most_ready = look.most or 0
-        self._ready = {line.id: [] for line in look.lines}
-        for line, job in look.ready:
-            self._ready[line].append(job)
+        self._most_ready = look.most
+        self._ready = look.ready
         self.keep_gates(look.gates)
         if len(look.lines) < most:
             self._seen.add((queue, priority))
@@ -110,6 +140,9 @@ class PostgresLedger:
         """Others are at all of them: the next one is ours when its claimer has done."""
         next_one = await self._it.fetch("next_line", queue, priority)
         if not next_one or self._has_waited:
+            return []
+        if self._lines:  # which are about to be opened
+            self.must_wait = True
             return []
         self._has_waited = True  # and may have it in its hands
         found = await self._it.fetch("wait_for_line", next_one[0]["id"])
@@ -121,17 +154,27 @@ class PostgresLedger:
 
     async def parked(self, wanted: Mapping[UUID, int]) -> list[Line]:
         """They are not ours to open: the next claim does it."""
-        self._to_open |= {id: min(number, _MOST_PARKED) for id, number in wanted.items() if id not in self._foreign}
+        fewest = 0 if self._turns is None else 2  # a claim has one of a gate's lines in its hands
+        self._to_open |= {
+            id: min(number, _MOST_PARKED)
+            for id, number in wanted.items()
+            if id not in self._foreign and self._gates[id].lines >= fewest
+        }
         return []
 
     async def current_turns(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        if self._turns is not None:
+            return {(queue, priority): self._turns[priority] for queue, priority in places if priority in self._turns}
         queues, priorities = zip(*places, strict=True)
         return {(row[0], row[1]): row[2] for row in await self._it.fetch("current_turns", queues, priorities)}
 
     @property
-    def lines_seen(self) -> int:
-        """How many lines were looked at."""
-        return len(self._lines)
+    def lines_used_up(self) -> int:
+        """How many of the lines that were looked at have nothing more to give for now."""
+        return sum(line.state is not LineState.OPEN for line in self._lines.values())
+
+    def is_open(self, line: UUID) -> bool:
+        return self._lines[line].state is LineState.OPEN
 
     def keep_lines(self, lines: Iterable[Line]) -> list[Line]:
         kept = list(lines)
@@ -170,6 +213,7 @@ class PostgresLedger:
     # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
     async def ready(self, wanted: Mapping[UUID, int]) -> dict[UUID, list[UUID]]:
+        self.most_asked = max(self.most_asked, *wanted.values())
         found = {id: self._ready.pop(id) for id in wanted if id in self._ready}
         # What is not there was not looked up with its line, or may have been taken since.
         more = {
@@ -179,14 +223,15 @@ class PostgresLedger:
         }
         if more:
             found |= {id: [] for id in more}
-            for row in await self._it.fetch("ready_in_lines", list(more), list(more.values()), self._now):
+            queue = self._lines[next(iter(more))].queue  # a claim is from one
+            for row in await self._it.fetch("ready_in_lines", queue, list(more), list(more.values()), self._now):
                 found[row[0]].append(row[1])
-        self._jobs.update(job for jobs in found.values() for job in jobs)
+        self._known |= {id: len(jobs) for id, jobs in found.items()}
         return found
 
     async def lines_of_ready(self, jobs: Iterable[UUID]) -> dict[UUID, UUID]:
         found = {row[0]: row[1] for row in await self._it.fetch("lines_of_ready", list(jobs), self._now)}
-        self._jobs.update(found)
+        self._known |= dict.fromkeys(found.values(), 1)
         return found
 
     # ── writing ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -194,28 +239,43 @@ class PostgresLedger:
     async def save(self, lines: Iterable[Line], gates: Iterable[Gate]) -> None:
         """Keep it for `flush`."""
         self._changed_lines |= {line.id: line for line in self.keep_lines(lines)}
-        self._changed_gates |= self.keep_gates(gate for gate in gates if gate.id not in self._foreign)
+        changed = {gate.id: gate for gate in gates if gate.id not in self._foreign}
+        if self._turns is None:  # jobs that are claimed change no rule
+            self._changed_rules |= {
+                id: gate for id, gate in changed.items() if not is_same_rule(gate, self._gates.get(id, gate))
+            }
+        self._gates |= changed
+        self._changed_gates |= changed
 
     async def flush(self) -> set[str]:
         """Write what was saved, and have lines opened where there is room. Answers with their queues."""
-        lines, self._changed_lines = list(self._changed_lines.values()), {}
-        gates, self._changed_gates = list(self._changed_gates.values()), {}
+        lines, self._changed_lines = self._changed_lines, {}
+        gates, self._changed_gates = self._changed_gates, {}
+        rules, self._changed_rules = self._changed_rules, {}
         to_open, self._to_open = self._to_open, {}
+        if rules:
+            await self._it.fetch("save_rules", *rows.saved_rules(list(rules.values())))
         if not lines and not gates and not to_open:
             return set()
         opened = list(to_open), list(to_open.values())
-        changed = *rows.saved_lines(lines), *rows.saved_gates(gates)
-        found = await self._it.fetch("save_traffic", *changed, *opened, self._now, list(self._jobs))
-        return {row["queue"] for row in found}
+        changed = *rows.saved_lines(lines.values(), self._known), *rows.saved_gates(gates.values())
+        ((queues,),) = await self._it.fetch("save_traffic", *changed, *opened, self._now)
+        return set(queues)
 
-    async def enter(self, rules: Mapping[UUID, tuple[LineRule, str, int]]) -> set[UUID]:
+    async def enter(self, queue: str, news: Mapping[UUID, tuple[str, int]]) -> set[UUID]:
         """Make lines that are not there, and their gates; and let the gates know what the code says now.
 
         Answers with those that were made. Others may have come in between, and are not locked.
         """
-        lines = [line_of(*rule) for rule in rules.values()]
-        made = {row["id"] for row in await self._it.fetch("make_lines", rows.new_lines(lines))}
-        self.keep_lines(line for line in lines if line.id in made)
+        rules = {id: (_rules.decode(rule), queue, priority) for id, (rule, priority) in news.items()}
+        texts = {id: rule for id, (rule, _) in news.items()}
+        lines = [line_of(*rule) for id, rule in rules.items() if id not in self._lines]
+        if known := [id for id in rules if id in self._lines]:
+            await self._it.fetch("tell_lines", known, [texts[id] for id in known])
+        made: set[UUID] = set()
+        if lines:
+            made |= {row["id"] for row in await self._it.fetch("make_lines", rows.new_lines(lines, texts))}
+            self.keep_lines(line for line in lines if line.id in made)
         named: dict[UUID, GateRule] = {gate.id: gate for rule, _, _ in rules.values() for gate in rule.gates}
         before = self.keep_gates(map(rows.gate, await self._it.fetch("make_gates", *rows.new_gates(named))))
         self._may_wait = False

@@ -10,11 +10,8 @@ from collections.abc import Sequence
 from typing import Final
 from uuid import UUID
 
-import msgspec
-
 from holdfast import traffic
 from holdfast.errors import WorkerDeclaredDead
-from holdfast.gates import LineRule
 from holdfast.job import ClaimedJob
 from holdfast.store import HintKind
 from holdfast.stores.postgres import rows
@@ -23,12 +20,10 @@ from holdfast.stores.postgres.ledger import PostgresLedger
 from holdfast.stores.postgres.office import Office
 from holdfast.stores.postgres.transaction import Transaction
 
-_MOST_WAKES: Final = 1000
-_MOST_KNOWN: Final = 10_000
+_MOST_WAKES: Final = 200
+"""To take at once. Each may be of many lines."""
 _MOST_ROUNDS: Final = 3
 """How often a claim looks whether lines that another claimer was at have left it something."""
-
-_rules = msgspec.json.Decoder(LineRule)
 
 
 class LinedClaims:
@@ -36,70 +31,98 @@ class LinedClaims:
 
     def __init__(self, floors: Floors) -> None:
         self._floors = floors
-        self._known: dict[UUID, str] = {}
-        """The rules of lines that are there already, as they were last told."""
-        self._broad: set[str] = set()
-        """Queues whose lines gave hardly one job each, when last claimed from: these are asked for more at once."""
+        self._broad: dict[str, int] = {}
+        """Queues whose lines gave hardly one job each, when last claimed from: more of them are looked at together.
+
+        With how many jobs of each were asked for.
+        """
+        self._told: set[str] = set()
+        """Queues whose wakes had to be taken before the last claim."""
+        self._expected: set[str] = set()
+        """Queues that had work in lines when last claimed from."""
+
+    def expects(self, queue: str) -> bool:
+        """Whether a queue is likely to have work in lines."""
+        return queue in self._expected
 
     async def claim(
-        self, office: Office, worker: UUID, token: UUID, queue: str, slots: int, most_rated: int | None
+        self,
+        office: Office,
+        worker: UUID,
+        token: UUID,
+        queue: str,
+        slots: int,
+        most_rated: int | None,
+        *,
+        is_woken: bool,
     ) -> list[ClaimedJob]:
+        """`is_woken`: there are lines that may have to be opened first."""
         claimed: list[ClaimedJob] = []
         look = self._floors.of(queue).look(asyncio.get_running_loop().time())
-        for _ in range(_MOST_ROUNDS):
+        rounds = 0
+        has_opened = is_woken and queue in self._told
+        if has_opened:
+            await self._open(office, queue)
+        while rounds < _MOST_ROUNDS:
             known = frozenset(job.id for job in claimed)
-            is_broad = queue in self._broad
-            round = _Round(worker, token, queue, slots - len(claimed), most_rated, look, known, is_broad=is_broad)
+            round = _Round(worker, token, queue, slots - len(claimed), most_rated, look, known)
+            round.most_each = self._broad.get(queue)
+            round.may_leave_wakes = has_opened
             claimed += await office.transact(round.take, replay=round.find)
+            if round.has_only_opened:
+                await self._open(office, queue)
+                has_opened = True
+                continue
+            rounds += 1
+            self._expected = self._expected | {queue} if round.is_lined else self._expected - {queue}
             most_rated = None if most_rated is None else max(0, most_rated - round.rated)
-            self._broad = self._broad | {queue} if round.gave_little else self._broad - {queue}
+            self._broad.pop(queue, None)
+            if round.gave_little:
+                self._broad[queue] = round.most_asked
             if len(claimed) >= slots or not round.has_more:
                 break
-            if round.has_opened:
-                await self.open(office, queue)
         return claimed
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def open(self, office: Office, queue: str) -> None:
-        """Open the lines of a queue that jobs have come into, or in which some have become ready."""
-        while await office.transact(lambda it: self._take_wakes(it, queue)) == _MOST_WAKES:
-            pass
+    async def _open(self, office: Office, queue: str) -> None:
+        """Open the lines of a queue that jobs have come into, or in which some have become ready.
 
-    async def _take_wakes(self, it: Transaction, queue: str) -> int:
-        """Open some, in a transaction of its own: who claims may have to wait, and must have nothing in his hands then.
-
-        Answers with how many wakes there were; with 0 if some had to be left for later.
+        Most are opened by the claim itself. Here those are made that are not there, and tenants give turns to theirs:
+        who does that may have to wait for others, and must have nothing in his hands then.
         """
-        ((text, lines, known, _),) = await it.fetch("take_wakes", queue, _MOST_WAKES)
-        if text is None:
-            return 0
-        found = rows.read_wakes(text)
+        had_to = False
+        while True:
+            number, is_needed = await office.transact(lambda it: self._take_wakes(it, queue))
+            had_to |= is_needed
+            if number < _MOST_WAKES:
+                break
+        self._told = self._told | {queue} if had_to else self._told - {queue}
+
+    async def _take_wakes(self, it: Transaction, queue: str) -> tuple[int, bool]:
+        """Open some. How many wakes there were, or 0 if some are left for later; and whether no claim could do it."""
+        ((row),) = await it.fetch("take_wakes", queue, _MOST_WAKES)
+        found = rows.wakes(row, queue)
         ledger = PostgresLedger(it, 0)
-        there = {line.id for line in ledger.keep_lines(rows.read_lines(lines))}
-        woken = {wake.line for wake in found}
-        busy = set(known) - there
-        told = {wake.line: wake for wake in found if wake.rule is not None and wake.line not in busy}
-        news = {id: wake for id, wake in told.items() if id not in there or self._known.get(id) != wake.rule}
-        if news:
-            there |= await ledger.enter(
-                {id: (_rules.decode(wake.rule or ""), queue, wake.priority or 0) for id, wake in news.items()}
-            )
-            self._remember(news)
+        there = {line.id for line in ledger.keep_lines(found.lines)}
+        if found.news:
+            there |= await ledger.enter(queue, found.news)
         await traffic.wake(ledger, there)
         await ledger.flush()
-        if unknown := woken - there:  # somebody else is at these lines, or is just making them
-            await it.fetch("wake", [queue] * len(unknown), list(unknown))
-        return 0 if unknown else len(found)
-
-    def _remember(self, news: dict[UUID, rows.Wake]) -> None:
-        if len(self._known) + len(news) > _MOST_KNOWN:
-            self._known.clear()
-        self._known |= {id: wake.rule for id, wake in news.items() if wake.rule is not None}
+        left = [*found.busy, *(found.news.keys() - there)]
+        if left:  # somebody else is at these lines, or is just making them
+            await it.fetch("wake", [queue] * len(left), left)
+        is_needed = bool(found.news) or any(line.tenant is not None for line in found.lines)
+        return 0 if left else found.number, is_needed
 
 
 class _Round:
     """One transaction of a claim."""
+
+    most_each: int | None = None
+    """So many jobs are looked up in each line at first, where lines are expected to give hardly one."""
+    may_leave_wakes = False
+    """What others are at may stay closed for now."""
 
     def __init__(
         self,
@@ -110,8 +133,6 @@ class _Round:
         most_rated: int | None,
         look: Look,
         known: frozenset[UUID],
-        *,
-        is_broad: bool,
     ) -> None:
         """`known` are the jobs that earlier rounds have taken."""
         self._worker = worker
@@ -121,27 +142,42 @@ class _Round:
         self._most_rated = most_rated
         self._look = look
         self._known = known
-        self._is_broad = is_broad
         self.rated = 0
         self.gave_little = False
+        self.most_asked = 1
+        self.has_only_opened = False
+        """There were lines that could not be opened here, so nothing was claimed: they may come first."""
         self.has_more = False
         """Another round may find something: not all lines could be looked at."""
-        self.has_opened = False
-        """Lines are to be opened that were parked."""
+        self.is_lined = False
+        """There was work in lines."""
 
     async def take(self, it: Transaction) -> list[ClaimedJob]:
-        found = await it.fetch("attend", self._worker, self._queue, it.given_now, self._slots, self._look.places)
+        self.has_only_opened = False
+        found = await it.fetch(
+            "attend", self._worker, self._queue, it.given_now, self._slots, self._look.places, _MOST_WAKES
+        )
         if not found:
             raise WorkerDeclaredDead
-        ((now, is_paused, priorities, beside, at_priority),) = found
-        if is_paused:
+        (row,) = found
+        if row["is_paused"]:
+            return []
+        self.is_lined = bool(row["open"] or row["wakes"])
+        now = row["now"]
+        turns = dict(zip(row["open"], row["turns"], strict=True))
+        ledger = PostgresLedger(it, now, turns, self._slots, self.most_each or self._slots)
+        woken = ledger.keep_lines(rows.woken_of_queue(row, self._queue))
+        await traffic.wake(ledger, [line.id for line in woken])
+        if not self.may_leave_wakes and (row["wakes"] == _MOST_WAKES or row["is_left"]):
+            self.has_only_opened = True
+            await ledger.flush()
+            await it.fetch("be_forgettable")
             return []
 
         async def plain_jobs(lowest: int, highest: int, most: int) -> Sequence[UUID]:
-            ranked = zip(beside, at_priority, strict=True)
+            ranked = zip(row["plain"], row["priorities"], strict=True)
             return [id for id, priority in ranked if lowest <= priority <= highest][:most]
 
-        ledger = PostgresLedger(it, now, priorities, self._slots)
         picked = await traffic.pick(
             ledger,
             plain_jobs,
@@ -150,17 +186,21 @@ class _Round:
             now,
             coin=bool(self._token.int & 1),
             most_rated=self._most_rated,
-            is_broad=self._is_broad,
+            is_broad=self.most_each is not None,
         )
-        self.gave_little = 2 * ledger.lines_seen > len(picked.jobs)
+        self.most_asked = ledger.most_asked
+        self.gave_little = self.most_asked == 1 or 2 * ledger.lines_used_up > len(picked.jobs)
         self.rated = picked.rated
-        if opened := await ledger.flush():
+        opened = await ledger.flush()
+        if opened:
             it.hint(HintKind.WORK, opened)
-        self.has_opened = self._queue in opened
+        elif any(ledger.is_open(line.id) for line in woken):
+            it.hint(HintKind.WORK, {self._queue})  # others could not see them meanwhile
         if picked.has_timed:
             it.hint(HintKind.LATER, {self._queue})
-        self.has_more = self.has_opened or (ledger.has_others and bool(picked.jobs))
+        self.has_more = self._queue in opened or ledger.must_wait or (ledger.has_others and bool(picked.jobs))
         if not picked.jobs:
+            await it.fetch("be_forgettable")
             return []
         return rows.started(await it.fetch("start", self._worker, self._token, picked.jobs, now), picked.jobs)
 

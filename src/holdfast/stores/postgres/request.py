@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 from uuid import UUID
 
 import msgspec
@@ -30,7 +29,7 @@ class Options(msgspec.Struct, omit_defaults=True):
     is_tight: bool = False
     is_locking: bool = False
     declared: dict[str, tuple[int, int]] = {}
-    lines: list[dict[str, Any]] = []
+    lines: list[rows.WokenLines] = []
     lock_timeout: int | None = None
     now: int | None = None
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from itertools import islice, repeat
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -14,7 +15,7 @@ from holdfast.job import Attempt, ClaimedJob, Delivery, Failure, FailureKind, Jo
 from holdfast.keys import KeyKind, KeyName, KeyRecord
 from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
 from holdfast.store import Progress, ProgressReport, PublishedTask, QueueRecord, TaskDefinition, WorkerRecord
-from holdfast.traffic import Line, LineState
+from holdfast.turns import Line, LineState
 
 _DELIVERIES = (Delivery.AT_LEAST_ONCE, Delivery.AT_MOST_ONCE, Delivery.TRANSACTIONAL)
 _DELIVERY_CODES = {delivery: code for code, delivery in enumerate(_DELIVERIES)}
@@ -98,18 +99,35 @@ def _new_row(new: NewJob) -> _NewRow:
     return row
 
 
-def woken_lines(jobs: Sequence[NewJob]) -> list[dict[str, Any]]:
-    """The lines of new jobs as holdfast.enqueue takes them, each once, with the rules that its jobs are under."""
-    found: dict[tuple[LineRule, str, int], dict[str, Any]] = {}
+_LINES_OF_A_WAKE: Final = 50
+
+
+class WokenLines(msgspec.Struct):
+    """Some lines of one queue as holdfast.enqueue takes them, with the rules that their jobs are under."""
+
+    queue: str
+    lines: list[UUID] = []
+    priorities: list[int] = []
+    rules: list[str] = []
+
+
+def woken_lines(jobs: Sequence[NewJob]) -> list[WokenLines]:
+    """The lines of new jobs as holdfast.enqueue takes them, each once."""
+    seen: set[tuple[LineRule, str, int]] = set()
+    found: list[WokenLines] = []
+    open_ones: dict[str, WokenLines] = {}
     for new in jobs:
-        if new.line is not None and (place := (new.line, new.queue, new.priority)) not in found:
-            found[place] = {
-                "queue": new.queue,
-                "line": new.line.id_for(new.queue, new.priority),
-                "priority": new.priority,
-                "rule": as_json(new.line),
-            }
-    return list(found.values())
+        if new.line is None or (place := (new.line, new.queue, new.priority)) in seen:
+            continue
+        seen.add(place)
+        those = open_ones.get(new.queue)
+        if those is None or len(those.lines) == _LINES_OF_A_WAKE:
+            those = open_ones[new.queue] = WokenLines(new.queue)
+            found.append(those)
+        those.lines.append(new.line.id_for(new.queue, new.priority))
+        those.priorities.append(new.priority)
+        those.rules.append(as_json(new.line))
+    return found
 
 
 # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -254,54 +272,107 @@ def line(row: Row) -> Line:
     return Line(row[0], row[1], row[2], tuple(row[3]), _LINE_STATES[row[4]], row[5], row[6], row[7])
 
 
+def woken_of_queue(row: Row, queue: str) -> list[Line]:
+    """The lines of attend.sql, which are not open yet. Where they are parked, and whether, does not count any more."""
+    ways = _ways(row["woken_sizes"], row["woken_gates"])
+    listed = zip(row["woken"], row["woken_priorities"], ways, row["woken_turns"], strict=True)
+    return [Line(id, queue, priority, way, turn=turn) for id, priority, way, turn in listed]
+
+
+def _ways(sizes: Sequence[int], gates: Sequence[UUID]) -> Iterable[tuple[UUID, ...]]:
+    """Gates that were listed one line after the other, so many for each."""
+    if len(sizes) == len(gates):
+        return [(gate,) for gate in gates]  # mostly; a line without any gate is none
+    those = iter(gates)
+    return [tuple(islice(those, size)) for size in sizes]
+
+
 class Look(msgspec.Struct):
-    """What look_at_lines.sql answers: lines, their gates, and pairs of a line and a ready job of it."""
+    """What look_at_lines.sql answers."""
 
     lines: list[Line]
     gates: list[Gate]
-    ready: list[tuple[UUID, UUID]]
-    most: int | None
+    ready: dict[UUID, list[UUID]]
+    """The jobs of each line, the next one first."""
+    most: int
     """So many ready jobs were looked for in each line."""
     has_others: bool
     """There are more open lines: too many for this look, or others are at them."""
 
 
-class Wake(msgspec.Struct, array_like=True):
-    """Jobs have become ready in a line; if they have just come, with all that is needed to make it."""
-
-    line: UUID
-    priority: int | None
-    rule: str | None
-
-
-_looks = msgspec.json.Decoder(Look)
-_line_lists = msgspec.json.Decoder(list[Line])
-_wake_lists = msgspec.json.Decoder(list[Wake])
-
-
-def read_lines(text: str) -> list[Line]:
-    return _line_lists.decode(text)
-
-
-def read_wakes(text: str) -> list[Wake]:
-    return _wake_lists.decode(text)
-
-
-def read_look(text: str) -> Look:
-    return _looks.decode(text)
-
-
-def saved_lines(lines: Sequence[Line]) -> tuple[list[Any], ...]:
-    """Lines as save_lines.sql takes them."""
-    return (
-        [line.id for line in lines],
-        [int(line.state) for line in lines],
-        [line.parked_at for line in lines],
-        [line.turn for line in lines],
+def look(row: Row, queue: str, priority: int) -> Look:
+    ids, turns, tenants, sizes, ways, *gates, numbers, jobs, most, has_others = row
+    listed = zip(ids, _ways(sizes, ways), turns, tenants, strict=True)
+    lines = [Line(id, queue, priority, way, LineState.OPEN, None, turn, tenant) for id, way, turn, tenant in listed]
+    ready: list[list[UUID]] = [[] for _ in ids]
+    for number, job in zip(numbers, jobs, strict=True):
+        ready[number - 1].append(job)
+    return Look(
+        lines,
+        [gate(each) for each in zip(*gates, strict=True)] if lines else [],
+        dict(zip(ids, ready, strict=True)),
+        most or 0,
+        has_others,
     )
 
 
-def new_lines(lines: Iterable[Line]) -> str:
+class Wakes(msgspec.Struct):
+    """What take_wakes.sql answers."""
+
+    number: int
+    lines: list[Line]
+    """Those that are ours now."""
+    news: dict[UUID, tuple[str, int]]
+    """Rules that were not known, and priorities, of these, and of lines that are not there."""
+    busy: list[UUID]
+    """Those that somebody else is at, or is just making."""
+
+
+def wakes(row: Row, queue: str) -> Wakes:
+    listed = zip(
+        row["ids"],
+        repeat(queue),
+        row["priorities"],
+        _ways(row["sizes"], row["ways"]),
+        (_LINE_STATES[state] for state in row["states"]),
+        row["parked_at"],
+        row["turns"],
+        row["tenants"],
+    )
+    lines = [Line(*values) for values in listed]
+    news = {line.id: (rule, line.priority) for line, rule in zip(lines, row["rules"], strict=True) if rule is not None}
+    busy: list[UUID] = []
+    for id, is_there, priority, rule in zip(
+        row["others"], row["others_there"], row["others_priorities"], row["others_rules"], strict=True
+    ):
+        if is_there or rule is None:
+            busy.append(id)
+        else:
+            news[id] = rule, priority
+    return Wakes(row["wakes"], lines, news, busy)
+
+
+def saved_lines(lines: Iterable[Line], known: Mapping[UUID, int]) -> tuple[list[Any], ...]:
+    """Lines as save_traffic.sql takes them, of whose ready jobs so many are known."""
+    open_ones: list[Line] = []
+    parked: list[Line] = []
+    closed: list[Line] = []
+    of_state = {LineState.OPEN: open_ones, LineState.PARKED: parked, LineState.CLOSED: closed}
+    for line in lines:
+        of_state[line.state].append(line)
+    return (
+        [line.id for line in open_ones],
+        [line.turn for line in open_ones],
+        [line.id for line in parked],
+        [line.turn for line in parked],
+        [line.parked_at for line in parked],
+        [line.id for line in closed],
+        [line.turn for line in closed],
+        [known.get(line.id, 0) for line in closed],
+    )
+
+
+def new_lines(lines: Iterable[Line], rules: Mapping[UUID, str]) -> str:
     """Lines as make_lines.sql takes them."""
     return as_json(
         [
@@ -311,6 +382,7 @@ def new_lines(lines: Iterable[Line]) -> str:
                 "priority": line.priority,
                 "gates": line.gates,
                 "tenant": line.tenant,
+                "rule": rules[line.id],
             }
             for line in lines
         ]
@@ -318,22 +390,38 @@ def new_lines(lines: Iterable[Line]) -> str:
 
 
 def gate(row: Row) -> Gate:
-    return Gate(row[0], _GATE_KINDS[row[1]], *row[2:10], _logs.decode(row[10]), *row[11:14])  # type: ignore[call-arg]
+    log = () if row[10] == "[]" else _logs.decode(row[10])
+    return Gate(row[0], _GATE_KINDS[row[1]], *row[2:10], log, *row[11:14])  # type: ignore[call-arg]
 
 
-def saved_gates(gates: Sequence[Gate]) -> tuple[list[Any], ...]:
-    """Gates as save_gates.sql takes them."""
+def saved_gates(gates: Iterable[Gate]) -> tuple[list[Any], ...]:
+    """Gates as save_traffic.sql takes them: of each kind, what can change when jobs pass."""
+    of_kind: dict[GateKind, list[Gate]] = {kind: [] for kind in GateKind}
+    for gate in gates:
+        of_kind[gate.kind].append(gate)
+    limits, orders = of_kind[GateKind.LIMIT], of_kind[GateKind.ORDER]
+    rates, tenants = of_kind[GateKind.RATE], of_kind[GateKind.FAIR]
+    return (
+        [gate.id for gate in limits],
+        [gate.held for gate in limits],
+        [gate.id for gate in orders],
+        [gate.holder for gate in orders],
+        [gate.id for gate in rates],
+        [as_json(gate.log) for gate in rates],
+        [gate.next_at for gate in rates],
+        [gate.id for gate in tenants],
+        [gate.turn for gate in tenants],
+    )
+
+
+def saved_rules(gates: Sequence[Gate]) -> tuple[list[Any], ...]:
+    """Gates as save_rules.sql takes them: what changes when the code does, or somebody says so, or lines come."""
     return (
         [gate.id for gate in gates],
         [gate.declared for gate in gates],
         [gate.override for gate in gates],
         [gate.per for gate in gates],
         [gate.is_blocking for gate in gates],
-        [gate.held for gate in gates],
-        [gate.holder for gate in gates],
-        [as_json(gate.log) for gate in gates],
-        [gate.next_at for gate in gates],
-        [gate.turn for gate in gates],
         [gate.lines for gate in gates],
     )
 

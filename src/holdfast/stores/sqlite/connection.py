@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from holdfast import forks, native
 from holdfast.errors import StoreError, StoreUnavailable
+from holdfast.stores.sqlite.known_lines import KnownLines
 from holdfast.stores.sqlite.statements import Parameters
 
 BUSY_SECONDS = 10.0
@@ -29,6 +30,7 @@ class Connection:
         self.path = path
         self._is_full = True
         self._patience = BUSY_SECONDS
+        self.known_lines = KnownLines()
         with translated(path):
             self.raw = sqlite3.connect(
                 f"file:{quote(str(path))}?mode={'rw' if is_reader else 'rwc'}",

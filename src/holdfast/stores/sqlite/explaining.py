@@ -15,7 +15,7 @@ from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.connection import Connection
 from holdfast.stores.sqlite.statements import records_statement, statement
 from holdfast.stores.sqlite.transaction import Transaction
-from holdfast.traffic import Line
+from holdfast.turns import Line
 
 
 def limits(
@@ -37,7 +37,7 @@ def _limit_records(found: list[rows.Row], now: datetime) -> list[LimitRecord]:
     ((gates, waiting),) = found
     return [
         limit_record(gate, number, now)
-        for gate, number in zip(rows.read_gates(gates), rows.read_numbers(waiting), strict=True)
+        for gate, number in zip(rows.read_shown_gates(gates), rows.read_numbers(waiting), strict=True)
     ]
 
 
@@ -81,12 +81,12 @@ def _job(connection: Connection, id: UUID | None) -> list[JobRecord]:
 def _line(connection: Connection, job: JobRecord) -> Line | None:
     if job.line is None:
         return None
-    found = rows.read_lines(_answer(connection, statement("lines"), job.line.bytes))
+    found = rows.read_shown_lines(_answer(connection, statement("shown_line"), job.line.bytes))
     return found[0] if found else None
 
 
 def _gates(connection: Connection, id: UUID) -> list[Gate]:
-    return rows.read_gates(_answer(connection, statement("gates"), id.bytes))
+    return rows.read_shown_gates(_answer(connection, statement("shown_gate"), id.bytes))
 
 
 def _ahead(connection: Connection, job: JobRecord, now: datetime) -> int:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from functools import lru_cache
 from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 
-from holdfast.gates import Gate, GateKind
+from holdfast.gates import Gate
 from holdfast.job import Attempt, ClaimedJob, Delivery, Failure, FailureKind, JobRecord, Lane, NewJob, Stage
 from holdfast.keys import KeyKind, KeyName, KeyRecord
 from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
 from holdfast.store import Progress, ProgressReport, PublishedTask, QueueRecord, TaskDefinition, WorkerRecord
-from holdfast.traffic import Line, LineState
+from holdfast.turns import Line
 
 _DELIVERIES = (Delivery.AT_LEAST_ONCE, Delivery.AT_MOST_ONCE, Delivery.TRANSACTIONAL)
 _DELIVERY_CODES = {delivery: code for code, delivery in enumerate(_DELIVERIES)}
@@ -45,7 +44,7 @@ def _optional_id(text: str) -> UUID | None:
 # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-def new_row(new: NewJob, now: int, place: int) -> Row:
+def new_row(new: NewJob, now: int, place: int, line: int | None = None) -> Row:
     """A new job as enqueue.sql takes it. One that is due later gets another place when its time has come."""
     due_at, expires_at = now, None
     if new.at is not None:
@@ -71,7 +70,7 @@ def new_row(new: NewJob, now: int, place: int) -> Row:
         expires_at,
         new.idempotency_key,
         new.unique_key,
-        None if new.line is None else new.line.id_for(new.queue, new.priority).bytes,
+        line,
         msgspec.json.encode(new.tags).decode() if new.tags else None,
         new.context_json,
     )
@@ -205,105 +204,69 @@ def read_claims(text: str) -> list[ClaimedJob]:
 # ── lines ────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
-class _LineRow(msgspec.Struct, array_like=True, gc=False):
-    id: UUID
-    queue: str
-    priority: int
-    gates: str
-    state: LineState
-    parked_at: str
-    turn: int
-    tenant: str
+_lines = msgspec.json.Decoder(list[Line[int]])
+_groups_of_lines = msgspec.json.Decoder(list[list[Line[int]]])
+_lines_by_id = msgspec.json.Decoder(list[tuple[UUID, Line[int]]])
+_shown_lines = msgspec.json.Decoder(list[Line[UUID]])
+# Not strict, since SQLite has numbers for what is true or false.
+_gates = msgspec.json.Decoder(list[Gate[int]], strict=False)
+_gates_by_id = msgspec.json.Decoder(list[tuple[UUID, Gate[int]]], strict=False)
+_shown_gates = msgspec.json.Decoder(list[Gate[UUID]], strict=False)
 
 
-class _GateRow(msgspec.Struct, array_like=True, gc=False):
-    id: UUID
-    kind: GateKind
-    name: str
-    key: str
-    declared: int
-    override: int | None
-    per: int
-    is_blocking: bool
-    held: int
-    holder: str
-    log: tuple[tuple[int, int], ...]
-    next_at: int | None
-    turn: int
-    lines: int
+def read_lines(text: str) -> list[Line[int]]:
+    return _lines.decode(text)
 
 
-_line_rows = msgspec.json.Decoder(list[_LineRow])
-_gate_rows = msgspec.json.Decoder(list[_GateRow])
-_pairs = msgspec.json.Decoder(list[tuple[UUID, UUID]])
+def read_groups_of_lines(text: str) -> list[list[Line[int]]]:
+    return _groups_of_lines.decode(text)
 
 
-def read_lines(text: str) -> list[Line]:
-    return [
-        Line(
-            row.id,
-            row.queue,
-            row.priority,
-            _gate_ids(row.gates),
-            row.state,
-            _optional_id(row.parked_at),
-            row.turn,
-            _optional_id(row.tenant),
-        )
-        for row in _line_rows.decode(text)
-    ]
+def read_lines_by_id(text: str) -> dict[UUID, Line[int]]:
+    return dict(_lines_by_id.decode(text))
 
 
-@lru_cache(maxsize=4096)
-def _gate_ids(text: str) -> tuple[UUID, ...]:
-    """The same lines are read again and again, and making UUIDs takes long."""
-    return tuple(UUID(text[start : start + 32]) for start in range(0, len(text), 32))
+def read_shown_lines(text: str) -> list[Line[UUID]]:
+    """Lines and gates with ids instead of numbers, for whoever looks at them from outside."""
+    return _shown_lines.decode(text)
 
 
-def line_row(line: Line) -> Row:
-    gates = b"".join([id.bytes for id in line.gates])
-    state, parked_at = int(line.state), _optional_bytes(line.parked_at)
-    tenant = _optional_bytes(line.tenant)
-    return line.id.bytes, line.queue, line.priority, gates, state, parked_at, line.turn, tenant
+def new_line(line: Line[UUID], gates: Mapping[UUID, int]) -> Row:
+    """A line as make_lines.sql takes it."""
+    tenant = None if line.tenant is None else gates[line.tenant]
+    numbers = write_numbers([gates[id] for id in line.gates])
+    return line.id.bytes, line.queue, line.priority, numbers, int(line.state), None, line.turn, tenant
 
 
-def moved_line(line: Line) -> Row:
+def moved_line(line: Line[int]) -> Row:
     """A line as save_lines.sql takes it."""
-    return line.id.bytes, int(line.state), _optional_bytes(line.parked_at), line.turn
+    return line.id, line.state, line.parked_at, line.turn
 
 
-def read_gates(text: str) -> list[Gate]:
-    return [
-        Gate(
-            row.id,
-            row.kind,
-            row.name,
-            row.key,
-            row.declared,
-            row.override,
-            row.per,
-            row.is_blocking,
-            row.held,
-            _optional_id(row.holder),
-            row.log,
-            row.next_at,
-            row.turn,
-            row.lines,
-        )
-        for row in _gate_rows.decode(text)
-    ]
+def read_gates(text: str) -> list[Gate[int]]:
+    return _gates.decode(text)
 
 
-def used_gate(gate: Gate) -> Row:
+def read_gates_by_id(text: str) -> dict[UUID, Gate[int]]:
+    return dict(_gates_by_id.decode(text))
+
+
+def read_shown_gates(text: str) -> list[Gate[UUID]]:
+    return _shown_gates.decode(text)
+
+
+def used_gate(gate: Gate[int]) -> Row:
     """A gate as save_gates.sql takes it."""
-    return gate.id.bytes, gate.held, _optional_bytes(gate.holder), _log(gate), gate.next_at, gate.turn
+    return gate.id, gate.held, gate.holder, _log(gate), gate.next_at, gate.turn
 
 
-def _log(gate: Gate) -> str:
-    return msgspec.json.encode(gate.log).decode() if gate.log else "[]"
+def declared_gate(gate: Gate[int]) -> Row:
+    """A gate as declare_gates.sql takes it."""
+    return *used_gate(gate), gate.declared, gate.override, gate.per, gate.is_blocking, gate.lines
 
 
-def gate_row(gate: Gate) -> Row:
+def new_gate(gate: Gate[UUID]) -> Row:
+    """A gate that nobody has been through, as make_gates.sql takes it."""
     return (
         gate.id.bytes,
         int(gate.kind),
@@ -314,12 +277,16 @@ def gate_row(gate: Gate) -> Row:
         gate.per,
         gate.is_blocking,
         gate.held,
-        _optional_bytes(gate.holder),
+        None,
         _log(gate),
         gate.next_at,
         gate.turn,
         gate.lines,
     )
+
+
+def _log(gate: Gate[Any]) -> str:
+    return msgspec.json.encode(gate.log).decode() if gate.log else "[]"
 
 
 _numbers = msgspec.json.Decoder(list[int])
@@ -329,12 +296,26 @@ def read_numbers(text: str) -> list[int]:
     return _numbers.decode(text)
 
 
-def write_numbers(numbers: list[int]) -> str:
-    return msgspec.json.encode(numbers).decode()
+def write_numbers(numbers: Iterable[int]) -> str:
+    return msgspec.json.encode(list(numbers)).decode()
 
 
-def read_pairs(text: str) -> list[tuple[UUID, UUID]]:
+_groups_of_numbers = msgspec.json.Decoder(list[list[int]])
+_pairs = msgspec.json.Decoder(list[tuple[int, int]])
+_places_by_id = msgspec.json.Decoder(list[tuple[UUID, int, int]])
+
+
+def read_groups_of_numbers(text: str) -> list[list[int]]:
+    return _groups_of_numbers.decode(text)
+
+
+def read_pairs(text: str) -> list[tuple[int, int]]:
     return _pairs.decode(text)
+
+
+def read_places_by_id(text: str) -> dict[UUID, tuple[int, int]]:
+    """Jobs in lines: their numbers, and those of their lines."""
+    return {id: (job, line) for id, job, line in _places_by_id.decode(text)}
 
 
 # ── keys ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

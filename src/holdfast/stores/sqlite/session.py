@@ -163,7 +163,12 @@ class Session:
             try:
                 wanted = self._signals.wanted()
                 transaction = Transaction(
-                    connection, self._clock.now(), wanted, is_durable=is_durable, is_careful=is_careful
+                    connection,
+                    self._clock.now(),
+                    wanted,
+                    is_durable=is_durable,
+                    is_careful=is_careful,
+                    known_lines=connection.known_lines,
                 )
                 for operation in operations:
                     _run(operation, transaction)
@@ -174,6 +179,7 @@ class Session:
                 raise
         # It is done: whatever goes wrong with a hint must not make it look as if it were not.
         with contextlib.suppress(Exception):
+            transaction.committed()
             self._send(transaction, wanted)
 
     def _send(self, transaction: Transaction, wanted: frozenset[HintKind]) -> None:

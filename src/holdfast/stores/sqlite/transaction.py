@@ -23,6 +23,7 @@ from holdfast.moment import to_microseconds
 from holdfast.store import DEFAULT_BOUND, LONGEST_HISTORY, Enqueued, Hint, HintKind, Queue, QueueRecord
 from holdfast.stores.decisions import Changes, WatchedKeys, newly_final
 from holdfast.stores.sqlite import rows
+from holdfast.stores.sqlite.known_lines import KnownLines
 from holdfast.stores.sqlite.ledger import SqliteLedger
 from holdfast.stores.sqlite.rows import Row
 from holdfast.stores.sqlite.statements import Executor, Parameters, chunks, records_statement, statement
@@ -104,8 +105,12 @@ class Transaction:
         is_durable: bool = True,
         is_careful: bool = False,
         declared: Mapping[str, Queue] | None = None,
+        known_lines: KnownLines | None = None,
     ) -> None:
-        """Only the kinds of hints that are `wanted` are gathered. The bounds that are `declared` hold already."""
+        """Only the kinds of hints that are `wanted` are gathered. The bounds that are `declared` hold already.
+
+        `known_lines` are from earlier transactions on the same connection; only with one that has just begun.
+        """
         self.now = now
         self.microseconds = to_microseconds(now)
         self.is_durable = is_durable
@@ -118,7 +123,7 @@ class Transaction:
         self._queues: dict[str, OpenQueue] = {}
         self._inserts: list[Row] = []
         self._keys: dict[KeyName, KeyRecord] = {}
-        self._ledger = SqliteLedger(self)
+        self._ledger = SqliteLedger(self, known_lines or KnownLines())
 
     # ── statements ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -210,11 +215,15 @@ class Transaction:
         prepared = [(self.queue(name), group, self._later(group)) for name, group in _by_queue(jobs).items()]
         for queue, group, scheduled in prepared:
             self._refuse_beyond_bounds(queue, group, scheduled)
-        if any(map(_LINE, jobs)):
-            self._line_up(jobs)
+        lines = self._line_up(jobs) if any(map(_LINE, jobs)) else None
         for queue, group, scheduled in prepared:
             now, place = self.microseconds, queue.last_place
-            self._inserts += [rows.new_row(new, now, place + index) for index, new in enumerate(group, 1)]
+            if lines is None:
+                self._inserts += [rows.new_row(new, now, place + index) for index, new in enumerate(group, 1)]
+            else:
+                self._inserts += [
+                    rows.new_row(new, now, place + index, lines.get(new.id)) for index, new in enumerate(group, 1)
+                ]
             queue.add(len(group) - scheduled, scheduled)
             if scheduled < len(group):
                 self.hint(HintKind.WORK, (queue.name,))
@@ -305,13 +314,14 @@ class Transaction:
         self._opened(picked.queues)
         if picked.has_timed:
             self.hint(HintKind.LATER, (queue,))
-        lined: dict[UUID, tuple[ClaimedJob, int]] = {}
-        for chunk in chunks([each.bytes for each in picked.jobs if isinstance(each, UUID)]):
-            ((text, numbers),) = self._connection.execute(statement("claim_by_id", len(chunk)), (token.hex, *chunk))
-            jobs = rows.read_claims(text)
-            lined |= {job.id: (job, number) for job, number in zip(jobs, rows.read_numbers(numbers), strict=True)}
-        claimed = [lined[each] if isinstance(each, UUID) else each for each in picked.jobs]
-        return [job for job, _ in claimed], rows.write_numbers([number for _, number in claimed])
+        numbers = [each for each in picked.jobs if isinstance(each, int)]
+        text = self.answer("claim_by_number", (token.hex, rows.write_numbers(numbers))) if numbers else "[]"
+        lined = rows.read_claims(text)
+        if len(numbers) == len(picked.jobs):
+            return lined, rows.write_numbers(numbers)
+        of_lines = iter(zip(lined, numbers, strict=True))
+        claimed = [next(of_lines) if isinstance(each, int) else each for each in picked.jobs]
+        return [job for job, _ in claimed], rows.write_numbers(number for _, number in claimed)
 
     def claimed_before(self, worker: UUID, token: UUID) -> list[ClaimedJob]:
         return rows.read_claims(self.answer("claimed", (worker.bytes, token.bytes)))
@@ -341,34 +351,41 @@ class Transaction:
 
     # ── lines ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _line_up(self, jobs: Sequence[NewJob]) -> None:
-        """New jobs come into their lines."""
+    def _line_up(self, jobs: Sequence[NewJob]) -> dict[UUID, int]:
+        """New jobs come into their lines: which one each of them stands in."""
         lined = [new for new in jobs if new.line is not None]
-        at_once(
-            traffic.enter(self._ledger, [(new.line, new.queue, new.priority) for new in lined if new.line is not None])
-        )
-        due = [new for new in lined if lifecycle.due_time(new, self.now) <= self.now]
-        self._wake({new.line.id_for(new.queue, new.priority) for new in due if new.line is not None})
+        lines = self._ledger.enter([_entrance(new) for new in lined])
+        if sleeping := self._ledger.sleeping(set(lines)):
+            self._wake(
+                line
+                for new, line in zip(lined, lines, strict=True)
+                if line in sleeping and lifecycle.due_time(new, self.now) <= self.now
+            )
+        return {new.id: line for new, line in zip(lined, lines, strict=True)}
 
     def _move_in_lines(self, changed: Sequence[tuple[JobRecord, JobRecord]]) -> None:
         moved = [(before, after) for before, after in changed if after.line is not None]
-        if moved:
-            self.leave([departure for pair in moved if (departure := traffic.departure(*pair)) is not None])
-            ready = Stage.READY
-            self._wake(
-                {after.line for before, after in moved if after.line and before.stage is not ready is after.stage}
-            )
+        if not moved:
+            return
+        places: dict[UUID, tuple[int, int]] = {}
+        for chunk in chunks([after.id.bytes for _, after in moved]):
+            places |= rows.read_places_by_id(self.answer("lines_of", chunk, len(chunk)))
+        departures = [departure for pair in moved if (departure := traffic.departure(*pair)) is not None]
+        self.leave([Departure(*places[it.job], it.was_active, it.is_over, it.is_dead) for it in departures])
+        ready = Stage.READY
+        self._wake({places[after.id][1] for before, after in moved if before.stage is not ready is after.stage})
 
     def leave_by_id(self, ids: Sequence[UUID], *, was_active: bool) -> None:
         """Those of these jobs that stand in a line have come to their end."""
         found = [
             pair
             for chunk in chunks([id.bytes for id in ids])
-            for pair in rows.read_pairs(self.answer("lines_of", chunk, len(chunk)))
+            for pair in rows.read_pairs(self.answer("places_in_lines", chunk, len(chunk)))
         ]
-        self.leave([Departure(job, line, was_active=was_active, is_over=True) for job, line in found])
+        held = at_once(self._ledger.held_on_to({line for _, line in found})) if found else ()
+        self.leave([Departure(job, line, was_active, True) for job, line in found if line in held])
 
-    def leave(self, departures: Sequence[Departure]) -> None:
+    def leave(self, departures: Sequence[Departure[int]]) -> None:
         if departures:
             self._opened(at_once(traffic.leave(self._ledger, departures, self.microseconds)))
 
@@ -382,14 +399,17 @@ class Transaction:
     def override_gate(self, rule: GateRule, most: int | None, *, makes: bool) -> bool:
         """Let so many through a gate; None: as many as the code says. Whether there is such a gate."""
         self.flush()
-        gate, queues = at_once(traffic.override(self._ledger, rule, most, self.microseconds, makes=makes))
+        gate = self._ledger.gate(rule, makes=makes)
+        if gate is None:
+            return False
+        _, queues = at_once(traffic.override_gate(self._ledger, gate, most, self.microseconds))
         self._opened(queues)
-        return gate is not None
+        return True
 
     def forget_lines(self, after: int) -> int:
         return self._ledger.forget(after)
 
-    def _wake(self, lines: Iterable[UUID]) -> None:
+    def _wake(self, lines: Iterable[int]) -> None:
         wanted = set(lines)
         if wanted:
             self._opened(at_once(traffic.wake(self._ledger, wanted)))
@@ -446,10 +466,15 @@ class Transaction:
             if queue.has_room_again:
                 self.hint(HintKind.ROOM, (queue.name,))
 
+    def committed(self) -> None:
+        """It is in the file now."""
+        self._ledger.committed()
+
 
 _NEEDS_A_LOOK = tuple(attrgetter(name) for name in ("idempotency_key", "unique_key", "is_repeat"))
 """A job with none of these is inserted without asking whether it is there already."""
 _LINE = attrgetter("line")
+_entrance = attrgetter("line", "queue", "priority")
 
 
 def _by_queue(jobs: Sequence[NewJob]) -> dict[str, Sequence[NewJob]]:

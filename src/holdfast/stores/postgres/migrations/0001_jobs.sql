@@ -606,8 +606,8 @@ $$;
 --     is_locking    wait for other producers, to keep bounds exactly; otherwise they may be passed by what others
 --                   enqueue at the same time
 --     declared      {queue: [bound, bound of scheduled jobs]} that the caller's code declares
---     lines         [{queue, line, priority, rule}], the lines that jobs with limits stand in, as Holdfast's own
---                   producers make them
+--     lines         [{queue, lines, priorities, rules}], the lines that jobs with limits stand in, as Holdfast's own
+--                   producers make them, some fifty in each
 --     lock_timeout  how many milliseconds to wait for a transaction that is using one of the keys
 --     now           the time, for tests
 -- The answer is an object.

@@ -40,7 +40,7 @@ select
             union all
             (
                 select from holdfast.jobs as other
-                where other.stage = 2 and other.line = job.line and job.stage = 2
+                where other.stage = 2 and other.queue = job.queue and other.line = job.line and job.stage = 2
                   and (other.lane, other.place) < (job.lane, job.place)
                   and (other.expires_at is null or other.expires_at > moment.now)
                 order by other.lane, other.place
@@ -63,7 +63,7 @@ select
         ) as ahead
         cross join lateral (
             select from holdfast.jobs as other
-            where other.line = ahead.id and other.stage = 2
+            where other.queue = job.queue and other.line = ahead.id and other.stage = 2
               and (other.expires_at is null or other.expires_at > moment.now)
             order by other.lane, other.place
             limit 1

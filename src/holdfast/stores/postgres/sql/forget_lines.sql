@@ -4,7 +4,10 @@ where id = any (array(
     select id
     from holdfast.lines
     where id = any ($1::uuid[]) and (state = 0) is true
-      and not exists (select from holdfast.jobs where line = lines.id and stage <> 4 offset 0)
+      and not exists (select from holdfast.jobs where queue = lines.queue and line = lines.id and stage = 2 offset 0)
+      and not exists (select from holdfast.jobs where line = lines.id and stage in (1, 5, 6) offset 0)
+      -- Few run, beside all that is there.
+      and id <> all (array(select line from holdfast.jobs where stage = 3 and line is not null))
     order by id
     for update skip locked
 ))

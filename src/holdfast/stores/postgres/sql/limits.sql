@@ -59,7 +59,7 @@ cross join lateral (
         cross join lateral (
             select
             from holdfast.jobs as job
-            where job.line = line.id and job.stage = 2 and (job.expires_at is null or job.expires_at > moment.now)
+            where job.queue = line.queue and job.line = line.id and job.stage = 2 and (job.expires_at is null or job.expires_at > moment.now)
             order by job.lane, job.place
             limit $5
         ) as held_up

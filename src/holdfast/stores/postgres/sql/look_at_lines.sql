@@ -1,14 +1,28 @@
--- The open lines of one queue and priority whose turn is next, their gates, and their ready jobs, all of them locked: no
--- line or job that somebody else is at, while gates are waited for, in the order of their ids.
--- $1 queue, $2 priority, $3 how many lines, $4 how many jobs are wanted, $5 the time.
+-- The lines of one queue and priority whose turn is next, their gates, and their ready jobs, all of them locked: no
+-- line or job that somebody else is at, while gates are waited for, in the order of their ids. Lines are open, or are
+-- ours already and about to be opened. All of it in arrays, which cost least.
+-- $1 queue, $2 priority, $3 how many lines, $4 how many jobs are wanted, $5 how many of each line at most, $6 the time,
+-- $7 lines that are to be opened, $8 with which turns.
 with
-lines as materialized (
-    select id, queue, priority, gates, state, parked_at, turn, tenant
+opened as materialized (
+    select id, gates, turn, tenant
     from holdfast.lines
     where state = 1 and queue = $1 and priority = $2
     order by turn, id
     limit $3
     for update skip locked
+),
+lines as materialized (
+    select row_number() over (order by turn, id) as number, id, gates, turn, tenant
+    from (
+        select id, gates, turn, tenant from opened
+        union all
+        select woken.id, line.gates, woken.turn, null
+        from unnest($7::uuid[], $8::bigint[]) as woken (id, turn)
+        cross join lateral (select gates from holdfast.lines where id = any (array[woken.id])) as line
+    ) as either
+    order by turn, id
+    limit $3
 ),
 gates as materialized (
     select id, kind, name, key, declared, override, per, is_blocking, held, holder, log, next_at, turn, lines
@@ -19,50 +33,50 @@ gates as materialized (
 ),
 -- Enough for twice the part of each line, as a power of two.
 quota as materialized (
-    select least($4, 2 ^ ceil(log(2, greatest(ceil(2.0 * $4 / nullif(count(*), 0)), 1))))::integer as most from lines
+    select least($4, $5, 2 ^ ceil(log(2, greatest(ceil(2.0 * $4 / nullif(count(*), 0)), 1))))::integer as most from lines
 ),
 ready as materialized (
-    select lines.id as line, job.id as job, job.lane, job.place
+    select lines.number, job.id, row_number() over () as rank
     from (select count(*) from gates) as locked -- first of all
     cross join quota
     cross join lines
     cross join lateral (
-        select id, lane, place
+        select id
         from holdfast.jobs
-        where line = lines.id and stage = 2 and (expires_at is null or expires_at > $5)
+        where queue = $1 and line = lines.id and stage = 2 and (expires_at is null or expires_at > $6)
         order by lane, place
         limit quota.most
         for update skip locked
     ) as job
 )
-select json_build_object(
-    'lines', coalesce(
-        (
-            select json_agg(
-                json_build_array(id, queue, priority, gates, state, parked_at, turn, tenant) order by turn, id
-            )
-            from lines
-        ),
-        '[]'
-    ),
-    'gates', coalesce(
-        (
-            select json_agg(json_build_array(
-                id, kind, name, key, declared, override, per, is_blocking, held, holder, log::json, next_at, turn, lines
-            ))
-            from gates
-        ),
-        '[]'
-    ),
-    'ready', coalesce(
-        (select json_agg(json_build_array(line, job) order by line, lane, place) from ready), '[]'
-    ),
-    'most', (select most from quota),
-    'has_others', (
+select
+    array(select id from lines order by number) as lines,
+    array(select turn from lines order by number) as turns,
+    array(select tenant from lines order by number) as tenants,
+    array(select cardinality(gates) from lines order by number) as sizes,
+    array(
+        select way.gate
+        from lines
+        cross join lateral unnest(gates) with ordinality as way (gate, number)
+        order by lines.number, way.number
+    ) as ways,
+    gates.*,
+    array(select number from ready order by rank) as numbers,
+    array(select id from ready order by rank) as jobs,
+    (select most from quota) as most,
+    (
         select true
         from holdfast.lines
         where state = 1 and queue = $1 and priority = $2 and id <> all (array(select id from lines))
         order by turn, id
         limit 1
-    ) is true
-)::text
+    ) is true as has_others
+from (
+    select
+        array_agg(id) as ids, array_agg(kind) as kinds, array_agg(name) as names, array_agg(key) as keys,
+        array_agg(declared) as declared, array_agg(override) as overrides, array_agg(per) as pers,
+        array_agg(is_blocking) as blocking, array_agg(held) as held, array_agg(holder) as holders,
+        array_agg(log) as logs, array_agg(next_at) as next_ats, array_agg(turn) as gate_turns,
+        array_agg(lines) as gate_lines
+    from gates
+) as gates

@@ -19,8 +19,8 @@ ripened as (
     where job.id = any (array[ripe.id])
     returning job.queue, job.line
 ),
-woken as (
-    insert into holdfast.wakes (queue, line)
-    select distinct queue, line from ripened where line is not null
+woken as materialized (
+    select holdfast.wake(array_agg(queue), array_agg(line)) as queues
+    from (select distinct queue, line from ripened where line is not null) as lined
 )
-select queue, count(*) as number from ripened group by queue
+select queue, count(*) as number from ripened cross join woken group by queue

@@ -1,42 +1,74 @@
--- All that can change of lines and gates; and so many of those that are parked at gates are to be opened.
--- $1 lines, $2 states, $3 gates where they are parked, $4 turns; $5 gates and what they are like; $16 gates with room, and
--- $17 for how many; $18 the time, $19 jobs that are known.
+-- What has changed of lines and gates; and so many of those that are parked at gates are to be opened.
+-- Of lines, $1 open ones and $2 turns; $3 parked ones, $4 turns, $5 where; $6 closed ones, $7 turns, $8 how many of their
+-- ready jobs are known. Of gates, $9 limits and $10 how many places are taken; $11 orders and $12 who has them; $13 rates,
+-- $14 their logs, $15 when they have room; $16 tenants and $17 turns. $18 gates with room, and $19 for how many lines;
+-- $20 the time.
 with
-saved_lines as (
+opened as (
     update holdfast.lines as line
-    -- A line that is closed is looked at once more: since its jobs were read, some may have come whose wake somebody has
-    -- taken while it was still open.
-    set state = case
-            when new.state = 0 and (
-                select true from holdfast.jobs
-                where line = new.id and stage = 2 and (expires_at is null or expires_at > $18) and id <> all ($19::uuid[])
-                order by lane, place
-                limit 1
-            ) then 1
-            else new.state
-        end,
-        parked_at = new.parked_at, turn = new.turn
-    from unnest($1::uuid[], $2::smallint[], $3::uuid[], $4::bigint[]) as new (id, state, parked_at, turn)
+    set state = 1, parked_at = null, turn = new.turn
+    from unnest($1::uuid[], $2::bigint[]) as new (id, turn)
     where line.id = any (array[new.id])
 ),
-saved_gates as (
+parked as (
+    update holdfast.lines as line
+    set state = 2, parked_at = new.parked_at, turn = new.turn
+    from unnest($3::uuid[], $4::bigint[], $5::uuid[]) as new (id, turn, parked_at)
+    where line.id = any (array[new.id])
+),
+closed as (
+    update holdfast.lines as line
+    -- It is looked at once more: since its jobs were read, some may have come whose wake somebody has taken while it was
+    -- still open.
+    set state = case
+            when (
+                select count(*) > new.known
+                from (
+                    select
+                    from holdfast.jobs as job
+                    where job.queue = line.queue and job.line = new.id and job.stage = 2
+                      and (job.expires_at is null or job.expires_at > $20)
+                    order by job.lane, job.place
+                    limit new.known + 1
+                ) as ready
+            ) then 1
+            else 0
+        end,
+        parked_at = null, turn = new.turn
+    from unnest($6::uuid[], $7::bigint[], $8::integer[]) as new (id, turn, known)
+    where line.id = any (array[new.id])
+),
+limits as (
     update holdfast.gates as gate
-    set declared = new.declared, override = new.override, per = new.per, is_blocking = new.is_blocking,
-        held = new.held, holder = new.holder, log = new.log, next_at = new.next_at, turn = new.turn, lines = new.lines
-    from unnest(
-        $5::uuid[], $6::integer[], $7::integer[], $8::bigint[], $9::boolean[], $10::integer[], $11::uuid[], $12::text[],
-        $13::bigint[], $14::bigint[], $15::integer[]
-    ) as new (id, declared, override, per, is_blocking, held, holder, log, next_at, turn, lines)
+    set held = new.held
+    from unnest($9::uuid[], $10::integer[]) as new (id, held)
+    where gate.id = any (array[new.id])
+),
+orders as (
+    update holdfast.gates as gate
+    set holder = new.holder
+    from unnest($11::uuid[], $12::uuid[]) as new (id, holder)
+    where gate.id = any (array[new.id])
+),
+rates as (
+    update holdfast.gates as gate
+    set log = new.log, next_at = new.next_at
+    from unnest($13::uuid[], $14::text[], $15::bigint[]) as new (id, log, next_at)
+    where gate.id = any (array[new.id])
+),
+tenants as (
+    update holdfast.gates as gate
+    set turn = new.turn
+    from unnest($16::uuid[], $17::bigint[]) as new (id, turn)
     where gate.id = any (array[new.id])
 )
-insert into holdfast.wakes (queue, line)
-select line.queue, line.id
-from unnest($16::uuid[], $17::integer[]) as wanted (gate, most)
+select holdfast.wake(array_agg(line.queue), array_agg(line.id)) as queues
+from unnest($18::uuid[], $19::integer[]) as wanted (gate, most)
 cross join lateral (
     select queue, id
     from holdfast.lines
     where state = 2 and parked_at = wanted.gate
+      and id <> all ($1::uuid[] || $3::uuid[] || $6::uuid[]) -- these have just been at it
     order by priority desc, turn, id
     limit wanted.most
 ) as line
-returning queue

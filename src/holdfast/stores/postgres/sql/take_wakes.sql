@@ -1,5 +1,6 @@
--- Lines that somebody has put jobs into, or made jobs ready in; with those of them that nobody else is at, locked, and
--- all that are there. If the disk forgets that the wakes were taken, they are taken again.
+-- Lines that somebody has put jobs into, or made jobs ready in, each once: those that are there and that nobody else is
+-- at, locked; which others are there; and what was told of lines, unless it is known already. If the disk forgets that
+-- the wakes were taken, they are taken again. All of it in arrays, which cost least.
 -- $1 queue, $2 how many.
 with
 taken as (
@@ -7,19 +8,46 @@ taken as (
     where ctid = any (array(
         select ctid from holdfast.wakes where queue = $1 order by seq limit $2 for update skip locked
     ))
-    returning seq, line, priority, rule
+    returning seq, lines, priorities, rules
 ),
-lines as materialized (
-    select id, queue, priority, gates, state, parked_at, turn, tenant
-    from holdfast.lines
-    where id = any (array(select distinct line from taken))
-    order by id
-    for update skip locked
+told as materialized (
+    select distinct on (told.line) told.line, told.priority, told.rule
+    from taken
+    cross join lateral unnest(lines, priorities, rules) as told (line, priority, rule)
+    order by told.line, told.rule is null, taken.seq desc
+),
+found as materialized (
+    select told.line as woken, told.priority as told_priority, told.rule as told_rule, line.*
+    from told
+    left join lateral (
+        select id, priority, gates, state, parked_at, turn, tenant, rule
+        from holdfast.lines
+        where id = any (array[told.line])
+        for update skip locked
+    ) as line on true
+),
+others as materialized (
+    select
+        woken, told_priority, told_rule,
+        exists (select from holdfast.lines where id = any (array[found.woken]) offset 0) as is_there
+    from found
+    where id is null
 )
 select
-    (select json_agg(json_build_array(line, priority, rule) order by seq) from taken)::text as wakes,
-    coalesce(
-        (select json_agg(json_build_array(id, queue, priority, gates, state, parked_at, turn, tenant)) from lines), '[]'
-    )::text as lines,
-    array(select id from holdfast.lines where id = any (array(select distinct line from taken))) as there,
+    (select count(*) from taken) as wakes,
+    array(select id from found where id is not null) as ids,
+    array(select priority from found where id is not null) as priorities,
+    array(select cardinality(gates) from found where id is not null) as sizes,
+    array(select unnest(gates) from found where id is not null) as ways,
+    array(select state from found where id is not null) as states,
+    array(select parked_at from found where id is not null) as parked_at,
+    array(select turn from found where id is not null) as turns,
+    array(select tenant from found where id is not null) as tenants,
+    array(
+        select case when told_rule is distinct from rule then told_rule end from found where id is not null
+    ) as rules,
+    array(select woken from others) as others,
+    array(select is_there from others) as others_there,
+    array(select told_priority from others) as others_priorities,
+    array(select told_rule from others) as others_rules,
     set_config('synchronous_commit', 'off', true)

@@ -1,1 +1,1 @@
-delete from holdfast_gates where id in (values /*rows*/(?)/*rows*/)
+delete from holdfast_gates where seq in (select value from json_each(?))

@@ -1,1 +1,1 @@
-delete from holdfast_lines where id in (values /*rows*/(?)/*rows*/)
+delete from holdfast_lines where seq in (select value from json_each(?))

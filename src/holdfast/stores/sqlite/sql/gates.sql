@@ -1,4 +1,4 @@
 select json_group_array(json_array(
-    hex(id), kind, name, key, declared, override, per, json(iif(is_blocking, 'true', 'false')), held, hex(holder), json(log), next_at, turn, lines
+    seq, kind, name, key, declared, override, per, is_blocking, held, holder, json(log), next_at, turn, lines
 ))
-from holdfast_gates where id in (values /*rows*/(?)/*rows*/)
+from holdfast_gates where seq in (select value from json_each(?))

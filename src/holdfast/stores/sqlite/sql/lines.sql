@@ -1,2 +1,2 @@
-select json_group_array(json_array(hex(id), queue, priority, hex(gates), state, hex(parked_at), turn, hex(tenant)))
-from holdfast_lines where id in (values /*rows*/(?)/*rows*/)
+select json_group_array(json_array(seq, queue, priority, json(gates), state, parked_at, turn, tenant))
+from holdfast_lines where seq in (select value from json_each(?))

@@ -1,2 +1,3 @@
-select json_group_array(json_array(hex(id), hex(line)))
+-- Of these jobs, those that stand in a line: their ids and numbers, and their lines.
+select json_group_array(json_array(hex(id), seq, line))
 from holdfast_jobs where id in (values /*rows*/(?)/*rows*/) and line is not null

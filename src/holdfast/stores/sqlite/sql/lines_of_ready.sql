@@ -1,5 +1,4 @@
--- ?1 the time.
-with given (now) as (select ?1)
-select json_group_array(json_array(hex(id), hex(line)))
+-- ?1 the time, ?2 the jobs.
+select json_group_array(json_array(seq, line))
 from holdfast_jobs
-where id in (values /*rows*/(?)/*rows*/) and stage = 2 and (expires_at is null or expires_at > ?1)
+where seq in (select value from json_each(?2)) and stage = 2 and (expires_at is null or expires_at > ?1)

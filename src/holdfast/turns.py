@@ -1,0 +1,220 @@
+"""Turns: jobs that are under the very same limits stand in one line, and the lines of a queue take turns.
+
+    job ──▶ line (queue, priority, its gates) ──▶ gates: limit, rate, order, fair
+
+So a million jobs behind one key are one thing to pass over, not a million. A line is *open* while it may have
+something to claim. If a gate has no room it is *parked* there, and is opened again when the gate has room, in the
+order of turns. What happens to lines is in traffic.py.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Generic
+from uuid import UUID
+
+import msgspec
+from msgspec.structs import replace
+
+from holdfast.gates import (
+    Gate,
+    GateKind,
+    Key,
+    LineRule,
+    is_held_on_to,
+    must_start_at_once,
+    opens_at,
+    places,
+    room,
+    taken,
+)
+
+
+class LineState(IntEnum):
+    CLOSED = 0
+    """Nothing is ready in it, as far as anybody knows."""
+    OPEN = 1
+    """There may be something to claim."""
+    PARKED = 2
+    """One of its gates has no room."""
+
+
+class Line(msgspec.Struct, Generic[Key], frozen=True, array_like=True):
+    """A line as the store keeps it."""
+
+    id: Key
+    queue: str
+    priority: int
+    gates: tuple[Key, ...]
+    state: LineState = LineState.CLOSED
+    parked_at: Key | None = None
+    """The gate that it waits for."""
+    turn: int = 0
+    """Among the open lines of one queue and priority, the lowest is next."""
+    tenant: Key | None = None
+    """That of its gates which gives turns to all lines of a tenant."""
+
+
+def line_of(rule: LineRule, queue: str, priority: int) -> Line[UUID]:
+    fair = rule.of(GateKind.FAIR)
+    gates = tuple(gate.id for gate in rule.gates)
+    return Line(rule.id_for(queue, priority), queue, priority, gates, tenant=None if fair is None else fair.id)
+
+
+def moved(line: Line[Key], state: LineState, turn: int, parked_at: Key | None = None) -> Line[Key]:
+    # There are so many of them that `replace` would take long.
+    return Line(line.id, line.queue, line.priority, line.gates, state, parked_at, turn, line.tenant)
+
+
+def opened(line: Line[Key], gates: Mapping[Key, Gate[Key]], current: int) -> tuple[Line[Key], Gate[Key] | None]:
+    """The line with a turn, and its tenant's gate if that has moved on. `current` is the lowest turn of open lines.
+
+    Who comes new, or was away, begins with those whose turn it is: what he did not use is not made up for. The lines
+    of one tenant get turns one after the other, so that many lines get no more than one.
+    """
+    tenant = None if line.tenant is None else gates[line.tenant]
+    turn = max(line.turn, current)
+    if tenant is not None:
+        turn = max(turn, tenant.turn + 1)
+        tenant = replace(tenant, turn=turn)
+    return moved(line, LineState.OPEN, turn), tenant
+
+
+class Allotted(msgspec.Struct, Generic[Key], frozen=True):
+    """What a claim takes from lines, and what they and their gates are like afterwards."""
+
+    jobs: list[Key]
+    """In the order to start in."""
+    rated: int
+    """How many of them are under a rate with a short window."""
+    lines: list[Line[Key]]
+    """Those that have changed."""
+    gates: dict[Key, Gate[Key]]
+    """All of them."""
+    given: dict[Key, int]
+    """How many of the jobs come from each line."""
+
+
+def allot(
+    lines: Sequence[Line[Key]],
+    gates: Mapping[Key, Gate[Key]],
+    ready: Mapping[Key, Sequence[Key]],
+    slots: int,
+    now: int,
+    *,
+    quotas: Mapping[Key, int],
+    most_rated: int | None = None,
+) -> Allotted[Key]:
+    """Who gets the free slots of one queue: decided job by job, by priority, in the order of turns, through every gate.
+
+    `ready` are the jobs of each line, the next one first; if there are as many as its quota, there may be more.
+    At most `most_rated` of those under a rate with a short window are taken: they have to start when they are claimed.
+    """
+    # By number, since looking up UUIDs takes long.
+    after = list(gates.values())
+    numbers = {id: number for number, id in enumerate(gates)}
+    ways = [[numbers[id] for id in line.gates] for line in lines]
+    rooms = [room(gate, now) for gate in after]
+    rates = {number for number, gate in enumerate(after) if must_start_at_once(gate)}
+    tenants = {number for number, gate in enumerate(after) if gate.kind is GateKind.FAIR}
+    through: list[list[Key]] = [[] for _ in after]
+    found = [ready[line.id] for line in lines]
+    gone = [0] * len(lines)
+    turns = [line.turn for line in lines]
+    states: dict[int, tuple[LineState, int | None]] = {}
+    """Of those that have changed: what they are now, and which gate they wait for."""
+    rated = 0
+    jobs: list[Key] = []
+    heap = [(-line.priority, line.turn, number) for number, line in enumerate(lines)]
+    heapq.heapify(heap)
+    while heap and len(jobs) < slots:
+        rank, turn, number = heap[0]
+        way, mine = ways[number], found[number]
+        is_empty = gone[number] >= len(mine)
+        blocking = None
+        for gate in way:
+            # If it is empty, there may be others behind the one that holds the order.
+            if rooms[gate] <= 0 if not is_empty else _is_held(after[gate], through[gate]):
+                blocking = gate
+                break
+        if blocking is None and is_empty and len(mine) >= quotas[lines[number].id]:
+            heapq.heappop(heap)  # there may be more, but others come first
+            continue
+        if blocking is not None or is_empty:
+            states[number] = (LineState.CLOSED if blocking is None else LineState.PARKED), blocking
+            heapq.heappop(heap)
+            continue
+        if rates and not rates.isdisjoint(way):
+            if most_rated is not None and rated >= most_rated:
+                heapq.heappop(heap)
+                continue
+            rated += 1
+        job = mine[gone[number]]
+        gone[number] += 1
+        jobs.append(job)
+        turn += 1
+        for gate in way:
+            rooms[gate] -= 1
+            through[gate].append(job)
+            if gate in tenants:
+                turn = max(turn, after[gate].turn + 1)
+                after[gate] = replace(after[gate], turn=turn)
+        turns[number] = turn
+        states[number] = LineState.OPEN, None
+        heapq.heapreplace(heap, (rank, turn, number))
+    for number, passed in enumerate(through):
+        if passed:
+            entered = taken(after[number], passed, now)
+            # Others may be parked there since before it last had room: they are opened when it has some again.
+            opening = opens_at(entered, now)
+            after[number] = entered if opening is None else replace(entered, next_at=opening)
+    changed: list[Line[Key]] = []
+    for number, (state, blocking) in states.items():
+        parked_at = None
+        if blocking is not None:
+            full = after[blocking]
+            parked_at = full.id
+            opening = opens_at(full, now)
+            if opening != full.next_at:
+                after[blocking] = replace(full, next_at=opening)
+        changed.append(moved(lines[number], state, turns[number], parked_at))
+    given = {line.id: number for line, number in zip(lines, gone, strict=True) if number}
+    return Allotted(jobs, rated, changed, dict(zip(gates, after, strict=True)), given)
+
+
+def _is_held(gate: Gate[Key], through: Sequence[Key]) -> bool:
+    """Of an order: whether somebody has it, or has just got it."""
+    return gate.kind is GateKind.ORDER and (gate.holder is not None or bool(through))
+
+
+def quotas_for(lines: Sequence[Line[Key]], gates: Mapping[Key, Gate[Key]], slots: int) -> dict[Key, int]:
+    """How many jobs of each line to look at: enough for twice its part, if every tenant gets the same.
+
+    No more than one beyond what its limits let through: that one is for seeing that they let through no more. An order
+    has one, and nobody need look whether there are more behind it.
+    """
+    sizes = Counter(line.tenant for line in lines if line.tenant is not None)
+    parties = len(sizes) + sum(line.tenant is None for line in lines)
+    rooms = {
+        id: 1 if gate.kind is GateKind.ORDER else 1 + places(gate) for id, gate in gates.items() if is_held_on_to(gate)
+    }
+    quotas: dict[Key, int] = {}
+    for line in lines:
+        part = -(-2 * slots // (parties if line.tenant is None else parties * sizes[line.tenant]))
+        for id in line.gates if rooms else ():
+            if id in rooms:
+                part = min(part, rooms[id])
+        # Powers of two, since those with the same quota are looked up together.
+        quotas[line.id] = min(slots, 1 << (part - 1).bit_length())
+    return quotas
+
+
+def lines_share(slots: int, plain: int, coin: bool) -> int:
+    """How many of the slots go to lines, if so many jobs beside them could have them: half, and what these leave.
+
+    `coin` decides about the odd one.
+    """
+    return min(slots, max((slots + coin) // 2, slots - plain))
