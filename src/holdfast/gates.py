@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 else:
     from typing import TypeVar
 
-    Key = TypeVar("Key")
+    Key = TypeVar("Key", bound=UUID)  # what msgspec reads where nothing else is said
 
 ANY_NUMBER: Final = 1_000_000_000
 _BUCKETS: Final = 60

@@ -81,5 +81,6 @@ create index holdfast_named_gates on holdfast_gates (name, kind, key);
 create index holdfast_unused_gates on holdfast_gates (id) where lines = 0;
 
 -- A job that runs or is done costs nothing but its row, also in a line. The second index has those that may become ready.
-create index holdfast_in_line on holdfast_jobs (line, lane, place) where stage = 2 and line is not null;
-create index holdfast_away on holdfast_jobs (line) where stage in (1, 5, 6) and line is not null;
+-- The line comes first in the conditions: for a job without one, the rest is not looked at.
+create index holdfast_in_line on holdfast_jobs (line, lane, place) where line is not null and stage = 2;
+create index holdfast_away on holdfast_jobs (line) where line is not null and stage in (1, 5, 6);
