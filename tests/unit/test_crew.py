@@ -251,6 +251,40 @@ async def test_an_exception_never_leaks_into_the_next_call_of_the_same_thread(de
     assert len(desk.crew._members) == 1, "no thread has died of it"
 
 
+_TRACED = """
+import asyncio, contextvars, sys, time
+from holdfast.worker.crew import Crew
+
+async def main():
+    loop = asyncio.get_running_loop()
+    crew = Crew(loop)
+    for number in range(20):
+        future = loop.create_future()
+        soft_at = time.monotonic() + (0.001 if number % 2 else 1000)
+        call = lambda: time.sleep(0.002)
+        crew.start(call, contextvars.copy_context(), lambda *answer: future.set_result(None), soft_at)
+        await future
+    crew.close()
+
+asyncio.run(main())
+sys.settrace(lambda *_: None)
+print(sum(each for each in (1, 2)))
+"""
+
+
+async def test_threads_leave_nothing_behind_that_python_would_look_for_ever_after() -> None:
+    """A debugger or a coverage tool beside them would hang in Python 3.11, with the lock in its hands."""
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", _TRACED, stdout=asyncio.subprocess.PIPE)
+    try:
+        async with asyncio.timeout(PATIENCE):
+            told, _ = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert told == b"3\n"
+
+
 async def test_soft_timeouts_of_many_calls_at_once_reach_their_own(desk: Desk) -> None:
     """Each call that is to time out spins, each that is not ends before; nobody gets what was meant for another."""
     chance = random.Random("own")

@@ -16,9 +16,12 @@ from holdfast.context import SoftTimeout
 
 _set_exception: Final = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _set_exception.argtypes = (ctypes.c_ulong, ctypes.py_object)
-_NO_EXCEPTION: Final = ctypes.py_object()
 
 Answer = Callable[[Any, BaseException | None], None]
+
+
+class _Swept(BaseException):
+    """Appears in place of what was thrown too late."""
 
 
 class Work:
@@ -169,6 +172,8 @@ class Member:
         self.thread = threading.Thread(target=crew.serve, args=(self,), name="holdfast-task", daemon=True)
         self._lock = threading.Lock()
         self._work: Work | None = None
+        self._is_thrown = False
+        """Something was thrown, and may not have appeared yet."""
 
     def perform(self, work: Work) -> None:
         try:
@@ -191,12 +196,26 @@ class Member:
     def _end(self) -> None:
         with self._lock:
             self._work = None
-            # What was thrown and has not appeared yet must not appear in another job.
-            _set_exception(self.thread.ident or 0, _NO_EXCEPTION)
+            if self._is_thrown:
+                self._sweep()
+
+    def _sweep(self) -> None:
+        """See that what was thrown and has not appeared yet does not appear in another job.
+
+        Another one is put in its place, and appears here. If it were only taken away, Python would go on looking for it
+        at every turn of every loop; and a traced 3.11 would never get beyond that look.
+        """
+        try:
+            _set_exception(self.thread.ident or 0, _Swept)
+            while True:
+                pass
+        except _Swept:
+            self._is_thrown = False
 
     def throw(self, work: Work, error: BaseException) -> None:
         # Only a class can be thrown into a thread; an instance is made of it over there.
         kind = SoftTimeout if isinstance(error, SoftTimeout) else asyncio.CancelledError
         with self._lock:
             if self._work is work:
+                self._is_thrown = True
                 _set_exception(self.thread.ident or 0, kind)
