@@ -20,6 +20,7 @@ from tests.servers.pgbouncer import PgBouncer
 from tests.servers.postgres import PostgresServer
 
 NOW = shipped_migrations()[-1].number
+STEPS = [f"{migration.number:04} {migration.name}" for migration in shipped_migrations()]
 
 
 @pytest.fixture
@@ -61,13 +62,14 @@ def test_a_reading_command_makes_no_tables(run: Run, postgres_database: str) -> 
     assert ran.status == 1
     assert "✗ Holdfast's tables are not there.\n  → Make them: holdfast db migrate\n" in ran.out
     ran = run("db", "migrate", "--dry-run", "--url", postgres_database)
-    assert (ran.status, ran.out) == (0, "would apply 0001 jobs\n")
+    assert (ran.status, ran.out) == (0, "".join(f"would apply {step}\n" for step in STEPS))
     assert _execute(postgres_database, "select to_regnamespace('holdfast')") == [(None,)]
 
 
 def test_migrate_makes_the_tables_and_says_so(run: Run, postgres_database: str) -> None:
     ran = run("db", "migrate", "--url", postgres_database)
-    assert (ran.status, ran.out, ran.err) == (0, "applied 0001 jobs\n", f"{postgres_database}\n")
+    applied = "".join(f"applied {step}\n" for step in STEPS)
+    assert (ran.status, ran.out, ran.err) == (0, applied, f"{postgres_database}\n")
     ran = run("db", "migrate", "--url", postgres_database)
     assert (ran.status, ran.out) == (0, f"up to date: schema {NOW}\n")
     assert run("db", "migrate", "--url", postgres_database, "--json").json == {

@@ -61,7 +61,7 @@ def test_migrate_tells_programs_what_it_did(run: Run, folder: Path) -> None:
         "schema_before": None,
         "schema": None,
         "needed": NOW,
-        "migrations": [{"number": 1, "name": "jobs"}, {"number": 2, "name": "numbered_lines"}],
+        "migrations": [{"number": each.number, "name": each.name} for each in shipped_migrations()],
     }
     assert run("db", "migrate", "--dry-run", "--json").json == expected
     expected |= {"is_dry_run": False, "schema": NOW}

@@ -331,7 +331,7 @@ def what_waits_is_counted_in_its_indexes(crowd: Crowd) -> None:
         prepared.explain_call(jobs, look)  # what is read once for each connection does not count
         looked = prepared.explain_call(jobs, look)
     pages = crowd.ask("""
-        select sum(pg_relation_size('holdfast.' || name)) / 8192
+        select sum(pg_relation_size('holdfast.' || name))::bigint / 8192
         from unnest(array['jobs_ready', 'jobs_ready_in_line', 'jobs_delayed']) as name
     """)
     assert counted.buffers <= 1.1 * pages

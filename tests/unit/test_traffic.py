@@ -104,7 +104,9 @@ class World:
                 assert line.parked_at is not None
                 gate = gates[line.parked_at]
                 is_waiting_for_its_time = gate.next_at is not None
-                assert is_waiting_for_its_time or trying[gate.id] >= to_open(gate, self.now), "nobody uses the room"
+                # A rate gains room by time alone. Nobody is told of that, but whoever tries there lets the others in.
+                enough = min(1, to_open(gate, self.now)) if gate.kind is GateKind.RATE else to_open(gate, self.now)
+                assert is_waiting_for_its_time or trying[gate.id] >= enough, "nobody uses the room"
         held = Counter(gate.id for job in self.active for gate in self.rule_of[job].gates)
         for gate in gates.values():
             if gate.kind is GateKind.LIMIT:
@@ -191,6 +193,22 @@ class AnyTraffic(RuleBasedStateMachine):
 
 TestAnyTraffic = AnyTraffic.TestCase
 TestAnyTraffic.settings = settings(max_examples=200, stateful_step_count=30, deadline=None)
+
+
+def test_whoever_tries_at_a_rate_that_has_gained_room_by_time_lets_the_others_in() -> None:
+    world = World()
+    shared, narrow = GateRule(GateKind.RATE, "task", "", 3, SECOND), GateRule(GateKind.LIMIT, "task", "", 2)
+    first = world.enqueue(LineRule((shared,)), priority=2)
+    assert world.claim(1) == [first]
+    world.end(first)
+    held_up = [world.enqueue(LineRule((shared, narrow)), priority=5) for _ in range(3)]
+    other = world.enqueue(LineRule((shared,)), priority=2)
+    world.advance(SECOND // 60)
+    assert world.claim(3) == held_up[:2], "now the rate has no room, and both lines are parked there"
+    world.advance(SECOND + SECOND // 64 - SECOND // 60)  # it has room for one, and the first line is opened
+    world.advance(SECOND // 60)  # it has room for all, and nobody is told
+    assert world.claim(3) == [], "the first line is held up by its limit, and opens the other one"
+    assert world.claim(3) == [other]
 
 
 def test_a_line_that_was_passed_over_when_a_rate_had_room_is_opened_the_next_time() -> None:
