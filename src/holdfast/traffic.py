@@ -46,7 +46,7 @@ class Ledger(Protocol[Key]):
         ...
 
     async def parked(self, wanted: Mapping[Key, int]) -> list[Line[Key]]:
-        """At each gate, so many of those that are parked there: by priority, then by turn."""
+        """At each gate, so many of those of each queue that are parked there: by priority, then by turn."""
         ...
 
     async def current_turns(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
@@ -163,7 +163,11 @@ async def override_gate(
 
 
 async def release(ledger: Ledger[Key], gates: Mapping[Key, Gate[Key]], now: int) -> frozenset[str]:
-    """Open what is parked at these gates, as far as they have room. Which queues have work now."""
+    """Open what is parked at these gates, as far as they have room. Which queues have work now.
+
+    In each queue as many as there is room for, since nobody knows which of the queues somebody claims from: one may be
+    paused, or have no worker. Who comes too late is parked again.
+    """
     wanted = {id: number for id, gate in gates.items() if (number := to_open(gate, now)) > 0}
     return await _open(ledger, await ledger.parked(wanted), gates) if wanted else frozenset()
 

@@ -149,6 +149,12 @@ class RetriesAreLookedForInFront(MemoryLedger):
         return {job: line for job, line in found.items() if self._ready_in(line)[0] == job}
 
 
+class OneQueueKeepsTheRoom(MemoryLedger):
+    async def parked(self, wanted: Mapping[UUID, int]) -> list[Line]:
+        found = await super().parked(dict.fromkeys(wanted, 1000))
+        return sorted(found, key=lambda line: (-line.priority, line.turn))[: sum(wanted.values())]
+
+
 class TurnsAreForgotten(MemoryLedger):
     async def save(self, lines: Iterable[Line], gates: Iterable[Gate]) -> None:
         await super().save([replace(line, turn=0) for line in lines], [replace(gate, turn=0) for gate in gates])
@@ -248,6 +254,7 @@ MUTANTS = [
     _traffic("opened", lines_have_no_tenant, "test_many_lines_of_one_tenant_get_no_more_than_one_line_of_another"),
     _traffic("opened", who_was_away_catches_up, "test_who_comes_later_does_not_make_up_for_what_he_has_not_used"),
     _ledger(RetriesAreLookedForInFront, "test_a_retry_is_found_behind_however_many_wait_for_it"),
+    _ledger(OneQueueKeepsTheRoom, "test_a_queue_that_nobody_claims_from_keeps_no_room_from_others"),
     _ledger(TurnsAreForgotten, "test_turns_go_on_from_one_claim_to_the_next"),
     _ledger(GatesAreNotSaved, "test_lines_may_share_a_gate"),
     _ledger(PrioritiesAreOne, "test_what_is_more_important_goes_first_in_lines_and_beside_them"),

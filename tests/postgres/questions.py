@@ -149,7 +149,18 @@ def _traffic(batch: int) -> list[object]:
     parts = lines[::3], lines[1::3], lines[2::3]
     opened, parked, closed = ([part, ones[: len(part)]] for part in parts)
     of_gates = [gates, ones, gates, gates, gates, ["[]"] * batch, ones, gates, ones]
-    return [*opened, *parked, gates[: len(parts[1])], *closed, ones[: len(parts[2])], *of_gates, gates, ones, 0]
+    return [
+        *opened,
+        *parked,
+        gates[: len(parts[1])],
+        *closed,
+        ones[: len(parts[2])],
+        *of_gates,
+        gates,
+        ones,
+        0,
+        [LINED_QUEUE],
+    ]
 
 
 def _line(id: UUID) -> dict[str, object]:

@@ -79,7 +79,7 @@ INDEXES: Final = {
     "report_progress": {"jobs_pkey"},
     "ripen": {"jobs_pkey", "jobs_due"},
     "save": {"jobs_pkey"},
-    "save_traffic": {"lines_pkey", "lines_parked", "gates_pkey", "jobs_ready_in_line"},
+    "save_traffic": {"lines_pkey", "gates_pkey", "jobs_ready_in_line"},
     "save_rules": {"gates_pkey"},
     "select_by_id": {"jobs_pkey"},
     "select_finished": {"jobs_pkey"},

@@ -17,6 +17,7 @@ from holdfast.turns import LineState, lines_share
 
 SECOND = 1_000_000
 QUEUE = "q"
+QUEUES = (QUEUE, "other")
 
 
 class World:
@@ -36,12 +37,12 @@ class World:
         self.now = 10**15
         self.last = 0
 
-    def enqueue(self, rule: LineRule, priority: int = 5) -> UUID:
+    def enqueue(self, rule: LineRule, priority: int = 5, queue: str = QUEUE) -> UUID:
         self.last += 1
         job = UUID(int=self.last)
-        line = rule.id_for(QUEUE, priority)
+        line = rule.id_for(queue, priority)
         self.line_of[job], self.rule_of[job] = line, rule
-        at_once(traffic.enter(self.ledger, [(rule, QUEUE, priority)]))
+        at_once(traffic.enter(self.ledger, [(rule, queue, priority)]))
         self.ready.setdefault(line, []).append(job)
         at_once(traffic.wake(self.ledger, [line]))
         return job
@@ -50,11 +51,11 @@ class World:
         line = self.line_of[job]
         return line if job in self.ready[line] else None
 
-    def claim(self, slots: int, *, most_rated: int | None = None) -> list[UUID]:
+    def claim(self, slots: int, *, queue: str = QUEUE, most_rated: int | None = None) -> list[UUID]:
         found: list[UUID] = []
-        for priority in sorted(at_once(self.ledger.open_priorities(QUEUE)), reverse=True):
+        for priority in sorted(at_once(self.ledger.open_priorities(queue)), reverse=True):
             claimed = at_once(
-                traffic.claim(self.ledger, QUEUE, priority, slots - len(found), self.now, most_rated=most_rated)
+                traffic.claim(self.ledger, queue, priority, slots - len(found), self.now, most_rated=most_rated)
             )
             for job in claimed.jobs:
                 self.ready[self.line_of[job]].remove(job)
@@ -96,7 +97,8 @@ class World:
 
     def check(self) -> None:
         gates = {gate.id: gate for gate in self.ledger.all_gates()}
-        trying = Counter(id for line in self.ledger.all_lines() if line.state is LineState.OPEN for id in line.gates)
+        opened = [line for line in self.ledger.all_lines() if line.state is LineState.OPEN]
+        trying = Counter((line.queue, id) for line in opened for id in line.gates)
         for line in self.ledger.all_lines():
             if self.ready.get(line.id):
                 assert line.state is not LineState.CLOSED, "it has been forgotten"
@@ -106,7 +108,7 @@ class World:
                 is_waiting_for_its_time = gate.next_at is not None
                 # A rate gains room by time alone. Nobody is told of that, but whoever tries there lets the others in.
                 enough = min(1, to_open(gate, self.now)) if gate.kind is GateKind.RATE else to_open(gate, self.now)
-                assert is_waiting_for_its_time or trying[gate.id] >= enough, "nobody uses the room"
+                assert is_waiting_for_its_time or trying[line.queue, gate.id] >= enough, "nobody uses the room"
         held = Counter(gate.id for job in self.active for gate in self.rule_of[job].gates)
         for gate in gates.values():
             if gate.kind is GateKind.LIMIT:
@@ -134,14 +136,14 @@ class AnyTraffic(RuleBasedStateMachine):
         super().__init__()
         self.world = World()
 
-    @rule(line=rules(), priority=st.sampled_from([2, 5]), number=st.integers(1, 4))
-    def enqueue(self, line: LineRule, priority: int, number: int) -> None:
+    @rule(line=rules(), priority=st.sampled_from([2, 5]), number=st.integers(1, 4), queue=st.sampled_from(QUEUES))
+    def enqueue(self, line: LineRule, priority: int, number: int, queue: str) -> None:
         for _ in range(number):
-            self.world.enqueue(line, priority)
+            self.world.enqueue(line, priority, queue)
 
-    @rule(slots=st.integers(1, 8), most_rated=st.none() | st.integers(0, 3))
-    def claim(self, slots: int, most_rated: int | None) -> None:
-        assert len(self.world.claim(slots, most_rated=most_rated)) <= slots
+    @rule(slots=st.integers(1, 8), most_rated=st.none() | st.integers(0, 3), queue=st.sampled_from(QUEUES))
+    def claim(self, slots: int, most_rated: int | None, queue: str) -> None:
+        assert len(self.world.claim(slots, queue=queue, most_rated=most_rated)) <= slots
 
     @precondition(lambda self: self.world.active)
     @rule(data=st.data(), end=st.sampled_from(["done", "rest", "dead"]))
@@ -173,22 +175,32 @@ class AnyTraffic(RuleBasedStateMachine):
         self.world.check()
 
     def teardown(self) -> None:
-        """Whatever happened: in the end everything runs, but what stands behind a dead job that blocks."""
+        """Whatever happened: all of a queue runs in the end, but what stands behind a dead job that blocks.
+
+        At first nobody claims from the other queue, in which some may hold an order until they are done.
+        """
+        for queue in QUEUES:
+            self._drain(queue)
+            blocked = {
+                gate.id
+                for gate in self.world.ledger.all_gates()
+                if gate.kind is GateKind.ORDER and gate.holder is not None
+            }
+            lines = {line.id for line in self.world.ledger.all_lines() if line.queue == queue}
+            for line in lines:
+                for job in self.world.ready.get(line, ()):
+                    assert any(gate.id in blocked for gate in self.world.rule_of[job].gates)
+
+    def _drain(self, queue: str) -> None:
         world = self.world
         idle = 0
         while idle < 5:
             world.advance(SECOND + SECOND // 32)
             for job in list(world.resting):
                 world.rouse(job)
-            idle = 0 if world.claim(50) else idle + 1
+            idle = 0 if world.claim(50, queue=queue) else idle + 1
             for job in list(world.active):
                 world.end(job)
-        blocked = {
-            gate.id for gate in world.ledger.all_gates() if gate.kind is GateKind.ORDER and gate.holder is not None
-        }
-        for jobs in world.ready.values():
-            for job in jobs:
-                assert any(gate.id in blocked for gate in world.rule_of[job].gates)
 
 
 TestAnyTraffic = AnyTraffic.TestCase

@@ -28,9 +28,9 @@ class WatchedWorld(World):
         super().override(rule, most)
         self.most[rule.id] = max(self.most.get(rule.id, rule.most), most or rule.most)
 
-    def claim(self, slots: int, *, most_rated: int | None = None) -> list[UUID]:
+    def claim(self, slots: int, *, queue: str = QUEUE, most_rated: int | None = None) -> list[UUID]:
         before = {line: list(jobs) for line, jobs in self.ready.items()}
-        claimed = super().claim(slots, most_rated=most_rated)
+        claimed = super().claim(slots, queue=queue, most_rated=most_rated)
         for job in claimed:
             for gate in self._orders_of(job):
                 assert self.holder.setdefault(gate.id, job) == job, "it has overtaken the one before it"

@@ -37,11 +37,15 @@ class MemoryLedger:
         return {line.priority for line in self._open() if line.queue == queue}
 
     async def parked(self, wanted: Mapping[UUID, int]) -> list[Line]:
-        found: list[Line] = []
-        for gate, most in wanted.items():
-            mine = [line for line in self._lines.values() if line.parked_at == gate]
-            found += sorted(mine, key=lambda line: (-line.priority, line.turn, line.id))[:most]
-        return found
+        there: dict[tuple[UUID, str], list[Line]] = {}
+        for line in self._lines.values():
+            if line.parked_at is not None and line.parked_at in wanted:
+                there.setdefault((line.parked_at, line.queue), []).append(line)
+        return [
+            line
+            for (gate, _), lines in there.items()
+            for line in sorted(lines, key=lambda line: (-line.priority, line.turn, line.id))[: wanted[gate]]
+        ]
 
     async def current_turns(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         turns: dict[tuple[str, int], int] = {}

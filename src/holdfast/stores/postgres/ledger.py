@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _rules = msgspec.json.Decoder(LineRule)
 _MOST_PARKED: Final = 1000
-"""Lines to open at once for one gate. If it has room for more, the next claim opens more."""
+"""Lines of one queue to open at once for one gate. If it has room for more, the next claim opens more."""
 
 
 class PostgresLedger:
@@ -259,7 +259,9 @@ class PostgresLedger:
             return set()
         opened = list(to_open), list(to_open.values())
         changed = *rows.saved_lines(lines.values(), self._known), *rows.saved_gates(gates.values())
-        ((queues,),) = await self._it.fetch("save_traffic", *changed, *opened, self._now)
+        # Jobs of the lines at hand run, or have just done.
+        served = list({line.queue for line in self._lines.values()})
+        ((queues,),) = await self._it.fetch("save_traffic", *changed, *opened, self._now, served)
         return set(queues)
 
     async def enter(self, queue: str, news: Mapping[UUID, tuple[str, int]]) -> set[UUID]:

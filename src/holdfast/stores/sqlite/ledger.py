@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby, islice
 from typing import TYPE_CHECKING, cast
 from uuid import UUID
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 _WINDOW = 1000
 _MOST_PARKED = 1000
-"""Lines to open at once for one gate. If it has room for more, the next claim opens more."""
+"""Lines of one queue to open at once for one gate. If it has room for more, the next claim opens more."""
 
 
 class SqliteLedger:
@@ -115,7 +116,8 @@ class SqliteLedger:
         for most, gates in _by_number(unknown):
             text = self._it.answer("parked_lines", (most, rows.write_numbers(gates)))
             for gate, lines in zip(gates, rows.read_groups_of_lines(text), strict=True):
-                found += lines[: wanted[gate]]
+                for _, mine in groupby(lines, key=lambda line: line.queue):
+                    found += islice(mine, wanted[gate])
         return self._keep(found)
 
     def _only_line(self, gate: int) -> Line[int] | None:

@@ -35,6 +35,10 @@ class Executor(Protocol):
         ...
 
 
+def names() -> list[str]:
+    return sorted(_TEXTS)
+
+
 @cache
 def statement(name: str, rows: int = 1) -> str:
     """A statement, with the part between its /*rows*/ marks repeated for so many rows.

@@ -12,7 +12,7 @@ import pytest
 from holdfast.gates import GateKind, GateRule, LineRule
 from holdfast.job import ClaimedJob, JobState
 from holdfast.lifecycle import Bury, Complete, GiveBack, Transition
-from holdfast.store import Settlement
+from holdfast.store import Held, Settlement
 from holdfast.testing.store_contract.harness import FAILURE, SECOND, Harness, ids_of
 
 MINUTE = timedelta(minutes=1)
@@ -347,6 +347,23 @@ class LineContract:
         assert await harness.claim(demand=5) == []
         await harness.store.resume("default")
         assert ids_of(await harness.claim(demand=5)) == [id]
+
+    async def test_a_queue_that_nobody_claims_from_keeps_no_room_from_others(self, harness: Harness) -> None:
+        worker = await harness.worker()
+        for rule in (limit(1), rate(1), order(), together(limit(1, "key"), tenant("t"))):
+            idle, served = harness.fresh_queue(), harness.fresh_queue()
+            first, other = await harness.enqueue_many(2, line=rule, queue=idle, priority=9)
+            mine = await harness.enqueue_many(3, line=rule, queue=served, priority=1)
+            [running] = await harness.claim(worker, demand=5, queue=idle)
+            assert running.id == first
+            assert await harness.claim(worker, demand=5, queue=served) == [], "now jobs of both wait for room"
+            for queue, expected in [*((served, id) for id in mine), (idle, other)]:
+                await harness.settle(running, Complete())
+                await harness.pass_time("62s")
+                await harness.store.beat(worker, Held({}))
+                [running] = await harness.claim(worker, demand=5, queue=queue)
+                assert running.id == expected
+            await harness.settle(running, Complete())
 
     async def test_a_line_s_jobs_wait_for_their_time_and_expire_like_others(self, harness: Harness) -> None:
         later = await harness.enqueue(line=limit(5), delay=MINUTE)

@@ -1,8 +1,8 @@
 -- What has changed of lines and gates; and so many of those that are parked at gates are to be opened.
 -- Of lines, $1 open ones and $2 turns; $3 parked ones, $4 turns, $5 where; $6 closed ones, $7 turns, $8 how many of their
 -- ready jobs are known. Of gates, $9 limits and $10 how many places are taken; $11 orders and $12 who has them; $13 rates,
--- $14 their logs, $15 when they have room; $16 tenants and $17 turns. $18 gates with room, and $19 for how many lines;
--- $20 the time.
+-- $14 their logs, $15 when they have room; $16 tenants and $17 turns. $18 gates with room, and $19 for how many lines
+-- of each queue; $20 the time; $21 queues that somebody claims from.
 with
 opened as (
     update holdfast.lines as line
@@ -62,13 +62,5 @@ tenants as (
     from unnest($16::uuid[], $17::bigint[]) as new (id, turn)
     where gate.id = any (array[new.id])
 )
-select holdfast.wake(array_agg(line.queue), array_agg(line.id)) as queues
-from unnest($18::uuid[], $19::integer[]) as wanted (gate, most)
-cross join lateral (
-    select queue, id
-    from holdfast.lines
-    where state = 2 and parked_at = wanted.gate
-      and id <> all ($1::uuid[] || $3::uuid[] || $6::uuid[]) -- these have just been at it
-    order by priority desc, turn, id
-    limit wanted.most
-) as line
+-- Those that have just been at it are left out.
+select holdfast.make_room($18::uuid[], $19::integer[], $21::text[], $1::uuid[] || $3::uuid[] || $6::uuid[]) as queues

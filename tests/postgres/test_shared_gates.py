@@ -1,0 +1,69 @@
+"""Gates that lines of several queues lead through, where nobody claims from one of these, or everybody from all."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from uuid import UUID, uuid4
+
+from holdfast.lifecycle import Complete
+from holdfast.store import Settlement
+from holdfast.stores.postgres import PostgresStore
+from holdfast.testing.store_contract.lines import limit, order, tenant, together
+from tests.postgres.conftest import Opener
+from tests.postgres.database import PATIENCE, Database
+from tests.postgres.jobs import claim, new, register, settle
+
+CLAIMERS, JOBS = 4, 160
+
+
+async def test_a_line_that_nobody_claims_is_woken_once(store: PostgresStore, database: Database) -> None:
+    """However often there is room: or the wakes of a queue without workers would grow for as long as it has none."""
+    worker = await register(store)
+    idle = [new(queue="idle", line=limit(1)) for _ in range(2)]
+    await store.enqueue([*idle, *(new(queue="served", line=limit(1)) for _ in range(20))])
+    running = await claim(store, worker, 5, "idle")
+    assert await claim(store, worker, 5, "served") == []
+    for _ in range(20):
+        await settle(store, running, Complete())
+        running = await claim(store, worker, 5, "served")
+        assert len(running) == 1
+    # One is from its own queue's last job, when somebody did claim from it.
+    assert await database.value("select count(*) from holdfast.wakes where queue = 'idle'") == 2
+    await settle(store, running, Complete())
+    assert [job.id for job in await claim(store, worker, 5, "idle")] == [idle[1].id]
+
+
+async def test_nobody_is_forgotten_where_claimers_of_several_queues_race_for_room(
+    database: Database, make_store: Opener
+) -> None:
+    stores = [make_store() for _ in range(CLAIMERS)]
+    for store in stores:
+        await store.open()
+    chance = random.Random(3)
+    rules = [
+        limit(1, "a"),
+        limit(2, "b"),
+        order("c"),
+        together(limit(1, "a"), tenant("t")),
+        together(order("c"), limit(2, "b")),
+    ]
+    jobs = [new(queue=chance.choice("pqr"), line=chance.choice(rules)) for _ in range(JOBS)]
+    await stores[0].enqueue(jobs)
+    done: set[UUID] = set()
+
+    async def work(store: PostgresStore, queues: str) -> None:
+        worker = await register(store)
+        while len(done) < JOBS:
+            # Some of the time, nobody claims from some of the queues.
+            wanted = dict.fromkeys(chance.sample(queues, chance.randint(1, len(queues))), 3)
+            claimed = await store.claim(worker, uuid4(), wanted)
+            await asyncio.sleep(chance.random() / 100)
+            await store.settle([Settlement(job.id, job.token, Complete(), is_lined=job.is_lined) for job in claimed])
+            done.update(job.id for job in claimed)
+
+    async with asyncio.timeout(PATIENCE), asyncio.TaskGroup() as group:
+        for store, queues in zip(stores, ("p", "q", "qr", "pqr"), strict=True):
+            group.create_task(work(store, queues))
+    assert await database.value("select count(*) from holdfast.jobs where stage = 4") == JOBS
+    assert await database.value("select count(*) from holdfast.gates where held > 0 or holder is not null") == 0
