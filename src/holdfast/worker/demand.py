@@ -94,7 +94,7 @@ class Demand:
 
     def took(self, seconds: float) -> None:
         """So long it was until the last claim was answered."""
-        self._ahead_for += 0.2 * (min(max(_AHEAD_FOR, 3 * seconds), _MOST_AHEAD_FOR) - self._ahead_for)
+        self._ahead_for += 0.2 * (min(max(_AHEAD_FOR, 5 * seconds), _MOST_AHEAD_FOR) - self._ahead_for)
 
     # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
