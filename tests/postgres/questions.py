@@ -120,7 +120,7 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "select_unannounced": [batch],
         "set_bound": [QUEUE, 7],
         "sightings": [],
-        "start": [WORKER, TOKEN, lined, 0],
+        "start": [*_traffic(batch), WORKER, TOKEN, lined],
         "take_wakes": [LINED_QUEUE, batch],
         "take_keys": [_json([_key(id, key) for id, key in zip(finished, keys, strict=True)]), LATER],
         "tasks": [],

@@ -86,7 +86,7 @@ INDEXES: Final = {
     "select_gates": {"gates_pkey"},
     "select_lines": {"lines_pkey"},
     "select_unannounced": {"jobs_unannounced"},
-    "start": {"jobs_pkey"},
+    "start": {"jobs_pkey", "lines_pkey", "gates_pkey", "jobs_ready_in_line"},
     "take_wakes": {"wakes_of_queue", "lines_pkey"},
     "tell_lines": {"lines_pkey"},
     "ticks": {"jobs_pkey"},

@@ -11,14 +11,15 @@ Whoever changes a gate has its row locked, and nobody waits in a circle:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
 
 from holdfast.gates import Gate, GateRule, LineRule, declared, is_same_rule
+from holdfast.job import ClaimedJob
 from holdfast.stores.postgres import rows
 from holdfast.turns import Line, LineState, line_of
 
@@ -249,20 +250,32 @@ class PostgresLedger:
 
     async def flush(self) -> set[str]:
         """Write what was saved, and have lines opened where there is room. Answers with their queues."""
-        lines, self._changed_lines = self._changed_lines, {}
-        gates, self._changed_gates = self._changed_gates, {}
+        await self._flush_rules()
+        if not self._changed_lines and not self._changed_gates and not self._to_open:
+            return set()
+        ((queues,),) = await self._it.fetch("save_traffic", *self._take_changes())
+        return set(queues)
+
+    async def start(self, worker: UUID, token: UUID, jobs: Sequence[UUID]) -> tuple[set[str], list[ClaimedJob]]:
+        """The same, and jobs that are locked begin. Answers with them, in their order, too."""
+        await self._flush_rules()
+        found = await self._it.fetch("start", *self._take_changes(), worker, token, jobs)
+        return set(found[0]["queues"]), rows.started(found, jobs)
+
+    async def _flush_rules(self) -> None:
         rules, self._changed_rules = self._changed_rules, {}
-        to_open, self._to_open = self._to_open, {}
         if rules:
             await self._it.fetch("save_rules", *rows.saved_rules(list(rules.values())))
-        if not lines and not gates and not to_open:
-            return set()
-        opened = list(to_open), list(to_open.values())
-        changed = *rows.saved_lines(lines.values(), self._known), *rows.saved_gates(gates.values())
+
+    def _take_changes(self) -> tuple[Any, ...]:
+        """What save_traffic.sql takes."""
+        lines, self._changed_lines = self._changed_lines, {}
+        gates, self._changed_gates = self._changed_gates, {}
+        to_open, self._to_open = self._to_open, {}
         # Jobs of the lines at hand run, or have just done.
         served = list({line.queue for line in self._lines.values()})
-        ((queues,),) = await self._it.fetch("save_traffic", *changed, *opened, self._now, served)
-        return set(queues)
+        changed = *rows.saved_lines(lines.values(), self._known), *rows.saved_gates(gates.values())
+        return *changed, list(to_open), list(to_open.values()), self._now, served
 
     async def enter(self, queue: str, news: Mapping[UUID, tuple[str, int]]) -> set[UUID]:
         """Make lines that are not there, and their gates; and let the gates know what the code says now.

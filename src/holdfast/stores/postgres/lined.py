@@ -191,7 +191,12 @@ class _Round:
         self.most_asked = ledger.most_asked
         self.gave_little = self.most_asked == 1 or 2 * ledger.lines_used_up > len(picked.jobs)
         self.rated = picked.rated
-        opened = await ledger.flush()
+        claimed: list[ClaimedJob] = []
+        if picked.jobs:
+            opened, claimed = await ledger.start(self._worker, self._token, picked.jobs)
+        else:
+            opened = await ledger.flush()
+            await it.fetch("be_forgettable")
         if opened:
             it.hint(HintKind.WORK, opened)
         elif any(ledger.is_open(line.id) for line in woken):
@@ -199,10 +204,7 @@ class _Round:
         if picked.has_timed:
             it.hint(HintKind.LATER, {self._queue})
         self.has_more = self._queue in opened or ledger.must_wait or (ledger.has_others and bool(picked.jobs))
-        if not picked.jobs:
-            await it.fetch("be_forgettable")
-            return []
-        return rows.started(await it.fetch("start", self._worker, self._token, picked.jobs, now), picked.jobs)
+        return claimed
 
     async def find(self, it: Transaction) -> list[ClaimedJob]:
         """What an earlier try may have taken, whose answer was lost; otherwise take it now."""

@@ -17,6 +17,9 @@ _TEXTS = {
 
 
 _ABOUT_A_JOB = frozenset(name for name, text in _TEXTS.items() if "{job}" in text)
+_TEXTS["start"] = _TEXTS["start"].replace(
+    "{traffic}", _TEXTS["save_traffic"].removesuffix("select queues from room").strip()
+)
 
 
 def statement(name: str) -> str:

@@ -61,6 +61,9 @@ tenants as (
     set turn = new.turn
     from unnest($16::uuid[], $17::bigint[]) as new (id, turn)
     where gate.id = any (array[new.id])
+),
+room as materialized (
+    -- Those that have just been at it are left out.
+    select holdfast.make_room($18::uuid[], $19::integer[], $21::text[], $1::uuid[] || $3::uuid[] || $6::uuid[]) as queues
 )
--- Those that have just been at it are left out.
-select holdfast.make_room($18::uuid[], $19::integer[], $21::text[], $1::uuid[] || $3::uuid[] || $6::uuid[]) as queues
+select queues from room

@@ -1,9 +1,10 @@
--- Jobs that are locked begin. $1 worker, $2 token, $3 jobs, $4 the time.
-with
+-- Jobs that are locked begin, and what has changed of lines and gates is kept. {traffic} is save_traffic.sql, but for its
+-- answer; $1 to $21 as there. $22 worker, $23 token, $24 jobs.
+{traffic},
 taken as (
     update holdfast.jobs as job
-    set stage = 3, worker = $1, token = $2, started_at = $4, attempt = attempt + 1, runs = runs + 1
-    where job.id = any ($3::uuid[])
+    set stage = 3, worker = $22, token = $23, started_at = $20, attempt = attempt + 1, runs = runs + 1
+    where job.id = any ($24::uuid[])
     returning
         job.id, token, task, queue, priority, args, attempt, max_attempts, runs, crashes, waits, pool_tries, edits,
         delivery, created_at, due_at, idempotency_key, unique_key is not null as has_unique_key, context,
@@ -17,4 +18,4 @@ durability as materialized (
         true
     )
 )
-select taken.* from taken cross join durability
+select taken.*, room.queues from taken cross join durability cross join room
