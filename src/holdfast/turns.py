@@ -13,7 +13,7 @@ import heapq
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
-from typing import Generic
+from typing import Final, Generic
 from uuid import UUID
 
 import msgspec
@@ -31,6 +31,11 @@ from holdfast.gates import (
     room,
     taken,
 )
+
+
+_RATE: Final = GateKind.RATE
+_FAIR: Final = GateKind.FAIR
+"""Looked up here, since a member of an enumeration takes long to look up where there are many gates."""
 
 
 class LineState(IntEnum):
@@ -118,8 +123,10 @@ def allot(
     numbers = {id: number for number, id in enumerate(gates)}
     ways = [[numbers[id] for id in line.gates] for line in lines]
     rooms = [room(gate, now) for gate in after]
-    rates = {number for number, gate in enumerate(after) if must_start_at_once(gate)}
-    tenants = {number for number, gate in enumerate(after) if gate.kind is GateKind.FAIR}
+    kinds = [gate.kind for gate in after]
+    timed = {number for number, kind in enumerate(kinds) if kind is _RATE}
+    rates = {number for number in timed if must_start_at_once(after[number])}
+    tenants = {number for number, kind in enumerate(kinds) if kind is _FAIR}
     through: list[list[Key]] = [[] for _ in after]
     found = [ready[line.id] for line in lines]
     gone = [0] * len(lines)
@@ -167,18 +174,17 @@ def allot(
         heapq.heapreplace(heap, (rank, turn, number))
     for number, passed in enumerate(through):
         if passed:
-            entered = taken(after[number], passed, now)
+            after[number] = taken(after[number], passed, now)
             # Others may be parked there since before it last had room: they are opened when it has some again.
-            opening = opens_at(entered, now)
-            after[number] = entered if opening is None else replace(entered, next_at=opening)
+            if number in timed and (opening := opens_at(after[number], now)) is not None:
+                after[number] = replace(after[number], next_at=opening)
     changed: list[Line[Key]] = []
     for number, (state, blocking) in states.items():
         parked_at = None
         if blocking is not None:
             full = after[blocking]
             parked_at = full.id
-            opening = opens_at(full, now)
-            if opening != full.next_at:
+            if blocking in timed and (opening := opens_at(full, now)) != full.next_at:
                 after[blocking] = replace(full, next_at=opening)
         changed.append(moved(lines[number], state, turns[number], parked_at))
     given = {line.id: number for line, number in zip(lines, gone, strict=True) if number}
