@@ -32,7 +32,6 @@ from holdfast.gates import (
     taken,
 )
 
-
 _RATE: Final = GateKind.RATE
 _FAIR: Final = GateKind.FAIR
 """Looked up here, since a member of an enumeration takes long to look up where there are many gates."""
