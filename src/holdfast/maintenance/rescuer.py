@@ -31,6 +31,8 @@ class Rescuer(Service):
         self._clock = clock
         self._observer = Observer()
         self._looks = 0
+        self._may_be_more = False
+        """The last rescue took over a batch of jobs; others may be left."""
         self.rescued = 0
 
     def failed(self) -> None:
@@ -41,8 +43,9 @@ class Rescuer(Service):
         sightings = await store.sightings()
         gone = self._observer.observe(sightings, self._clock.monotonic())
         self._looks += 1
-        if gone or self._looks % _SWEEP_EVERY == 1:
+        if gone or self._may_be_more or self._looks % _SWEEP_EVERY == 1:
             jobs = await store.rescue(gone)
+            self._may_be_more = bool(jobs)
             for worker in gone:
                 log.warning("worker %s is gone", worker)
             if jobs:
