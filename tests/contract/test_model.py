@@ -42,7 +42,7 @@ from holdfast.job import (
     counts_as_waiting,
 )
 from holdfast.lifecycle import Bury, Complete, GiveBack, Transition, Withdraw
-from holdfast.liveness import Sighting
+from holdfast.liveness import FREE_FOR, Sighting
 from holdfast.store import (
     Beaten,
     Enqueued,
@@ -509,7 +509,10 @@ async def _picture(store: Store, ids: list[UUID], has_reborn: bool) -> Picture:
         queues=sorted(await store.queues(), key=lambda queue: queue.name),
         workers=sorted(await store.workers(), key=lambda worker: worker.id),
         sightings=sorted(
-            (msgspec.structs.replace(sighting, is_locked=None) for sighting in await store.sightings()),
+            (
+                msgspec.structs.replace(sighting, is_locked=None, free_for=FREE_FOR)
+                for sighting in await store.sightings()
+            ),
             key=lambda sighting: sighting.worker,
         ),
         order={queue: [job.id for job in ready if job.queue == queue] for queue in ("a", "b")},

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import signal
 import time
@@ -12,7 +13,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast.liveness import WATCHED_FOR_LOCK, Observer
+from holdfast.liveness import Observer
 from holdfast.store import Held, NewWorker
 from holdfast.stores.sqlite import SqliteStore, worker_locks
 from tests.crash.audit import check_usable, opened
@@ -49,7 +50,7 @@ async def test_a_killed_process_is_seen_at_once(nursery: Nursery, path: Path) ->
             assert await _is_locked(store, worker) is False
         observer = Observer()
         assert observer.observe(await store.sightings(), 100.0) == {}
-        gone = observer.observe(await store.sightings(), 100.0 + WATCHED_FOR_LOCK.total_seconds())
+        gone = observer.observe(await store.sightings(), 100.0 + worker_locks.FREE_FOR.total_seconds())
         assert _files(path) == [worker.hex]
         await store.rescue(gone)
         assert await store.sightings() == []
@@ -122,6 +123,24 @@ async def test_a_worker_that_was_wrongly_declared_dead_takes_its_lock_anew(path:
         assert _files(path) == []
         await store.register(worker)
         assert await _is_locked(observing, worker.id) is True
+
+
+@pytest.mark.parametrize("change", ["take", "let_go"])
+async def test_a_lock_that_changes_hands_while_it_is_looked_at_is_not_taken_for_free(
+    path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    worker = uuid4()
+    async with opened(path) as store, opened(path) as observing:
+        await store.register(NewWorker(worker, "worker"))
+        flock = fcntl.flock
+
+        def change_hands_first(file: int, operation: int) -> None:
+            if operation & fcntl.LOCK_SH:
+                getattr(store._locks, change)(worker)
+            flock(file, operation)
+
+        monkeypatch.setattr(fcntl, "flock", change_hands_first)
+        assert await _is_locked(observing, worker) is None
 
 
 async def test_a_folder_that_can_not_be_made_does_no_harm(path: Path) -> None:

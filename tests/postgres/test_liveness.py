@@ -12,7 +12,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast.liveness import WATCHED_FOR_LOCK, Observer
+from holdfast.liveness import FREE_FOR, Observer
 from holdfast.store import Held, NewWorker
 from holdfast.stores.postgres import PostgresStore, reserved
 from tests.crash.rounds import rounds
@@ -55,7 +55,7 @@ async def test_a_worker_whose_reserved_connection_is_lost_is_never_taken_for_dea
         # Nobody beats meanwhile; that the lock was lost and regained moves the number all the same.
         await until(partial(_has_moved, database, before + 2))
         await _until_locked(observing, worker, True)
-        now += WATCHED_FOR_LOCK.total_seconds() * 1.5
+        now += FREE_FOR.total_seconds() * 2
         assert observer.observe(await observing.sightings(), now) == {}
     assert (await store.beat(worker, Held({}))).is_alive
 
@@ -107,6 +107,45 @@ async def test_a_worker_that_could_not_take_its_lock_takes_it_later(
     worker = await register(far_store)
     assert cut.happened.is_set()
     await _until_locked(store, worker, True)
+
+
+async def test_that_a_lock_is_lost_is_told_until_somebody_hears_it(
+    far_store: PostgresStore, store: PostgresStore, proxy: Proxy, database: Database
+) -> None:
+    worker = await register(far_store)
+    await _until_locked(store, worker, True)
+    keeper = (await office_of(far_store)).reserved
+    tell, told = keeper._tell, list[bool]()
+
+    async def tell_in_vain_at_first(workers: list[UUID], is_held: bool) -> None:
+        told.append(is_held)
+        if len(told) <= 2:
+            raise ConnectionError("The server has not come back yet.")
+        await tell(workers, is_held)
+
+    keeper._tell = tell_in_vain_at_first
+    holding = proxy.plan(Harm.CUT_BEFORE, "pg_try_advisory_lock", times=1000)
+    assert await database.terminate(_HOLDS_LOCK) == 1
+    await _until_locked(store, worker, None)
+    assert told == [False] * 3
+    holding.times = holding.done
+    await _until_locked(store, worker, True)
+
+
+async def test_who_has_lost_its_own_locks_does_not_judge_others_by_theirs(
+    far_store: PostgresStore, store: PostgresStore, proxy: Proxy, database: Database
+) -> None:
+    await register(far_store)
+    cut = proxy.plan(Harm.CUT_BEFORE, "pg_try_advisory_lock", times=1000)
+    assert await database.terminate(_HOLDS_LOCK) == 1
+    await cut.happened.wait()
+    async with _working(database, store) as (process, worker):
+        assert await _is_locked(store, worker) is True
+        process.send(signal.SIGKILL)
+        await _until_locked(store, worker, False)
+        assert await _is_locked(far_store, worker) is None
+        cut.times = cut.done
+        await _until_locked(far_store, worker, False)
 
 
 async def test_connections_that_were_given_up_are_closed(
@@ -187,7 +226,7 @@ async def test_a_killed_process_is_seen_at_once(store: PostgresStore, database: 
         await _until_locked(store, worker, False)
         observer = Observer()
         assert observer.observe(await store.sightings(), 100.0) == {}
-        gone = observer.observe(await store.sightings(), 100.0 + WATCHED_FOR_LOCK.total_seconds())
+        gone = observer.observe(await store.sightings(), 100.0 + FREE_FOR.total_seconds())
         assert len(await store.rescue(gone)) == 2
         assert not await database.stuck()
 

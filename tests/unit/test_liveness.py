@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.liveness import BEAT_EVERY, DEAD_AFTER, WATCHED_FOR, WATCHED_FOR_LOCK, Observer, Sighting
+from holdfast.liveness import BEAT_EVERY, DEAD_AFTER, FREE_FOR, WATCHED_FOR, Observer, Sighting
 
 WORKER = UUID(int=1)
 OTHER = UUID(int=2)
@@ -99,10 +99,44 @@ def test_a_stopped_worker_is_found_within_the_bounds_and_not_before(
 
 
 @given(st.integers(0, 400).map(lambda count: count / 4), quarters)
-def test_a_free_lock_gives_a_worker_away_after_three_seconds(start: float, period: float) -> None:
-    earliest = start + 3
+def test_a_free_lock_gives_a_worker_away_after_a_second_and_a_half(start: float, period: float) -> None:
+    earliest = start + 1.5
     assert earliest <= found_after(start, period, is_locked=False) < earliest + period
-    assert WATCHED_FOR_LOCK.total_seconds() == 3
+    assert FREE_FOR.total_seconds() == 1.5
+
+
+def found_free_after(beats: list[int], free_from: int, free_for: timedelta = FREE_FOR) -> float | None:
+    """How long after its lock was first seen free a worker is found; a look each quarter of a second."""
+    observer = Observer()
+    for look, beat in enumerate(beats):
+        sighting = Sighting(WORKER, beat, timedelta(), is_locked=look < free_from, free_for=free_for)
+        if observer.observe([sighting], look / 4):
+            return (look - free_from) / 4
+    return None
+
+
+@given(st.integers(0, 30), st.integers(0, 30))
+def test_a_worker_that_was_killed_right_after_its_beat_is_found_as_soon_as_any_other(before: int, stood: int) -> None:
+    beats = [7] * before + [8] * (stood + 10)
+    assert found_free_after(beats, before + stood) == 1.5
+
+
+def test_who_has_lost_its_lock_has_time_to_say_so_however_long_its_last_beat_is_ago() -> None:
+    assert found_free_after([7] * 35 + [8] * 5, 30) is None
+
+
+def test_a_worker_that_beats_without_its_lock_lives() -> None:
+    assert found_free_after([look // 5 for look in range(200)], 0) is None
+
+
+def test_a_lock_that_was_held_in_between_is_watched_anew() -> None:
+    observer = Observer()
+    for look in range(40):
+        assert observer.observe(seen(7, timedelta(), is_locked=look % 6 == 5), look / 4) == {}
+
+
+def test_a_lock_that_no_living_worker_can_lose_need_not_be_watched_for_so_long() -> None:
+    assert found_free_after([7] * 10, 4, timedelta(seconds=0.25)) == 0.25
 
 
 @given(st.lists(st.tuples(quarters, ages, st.integers(0, 3))))

@@ -1,7 +1,7 @@
 """The rescuer: watches all workers, and takes over the jobs of those that are gone.
 
-It looks every two seconds, and more often as soon as one of them looks suspicious. Any number of rescuers may watch:
-who is dead is judged by each of them for itself, and declared once.
+It looks about every one and a half seconds, and more often as soon as one of them looks suspicious. Any number of
+rescuers may watch: who is dead is judged by each of them for itself, and declared once.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from holdfast.store import Store
 
 log = logging.getLogger("holdfast.maintenance")
 
-_CALM: Final = 2.0
-_ALARMED: Final = 0.4
-_SWEEP_EVERY: Final = 5
+_CALM: Final = 1.5
+_ALARMED: Final = 0.25
+_SWEEP_EVERY: Final = 7
 """Looks after which orphans are looked for even though nobody has died: a rescue may have been left half done."""
 _LATE: Final = 1.5
 
@@ -31,6 +31,8 @@ class Rescuer(Service):
         self._clock = clock
         self._observer = Observer()
         self._looks = 0
+        self._may_be_more = False
+        """The last rescue took over a batch of jobs; others may be left."""
         self.rescued = 0
 
     def failed(self) -> None:
@@ -41,8 +43,9 @@ class Rescuer(Service):
         sightings = await store.sightings()
         gone = self._observer.observe(sightings, self._clock.monotonic())
         self._looks += 1
-        if gone or self._looks % _SWEEP_EVERY == 1:
+        if gone or self._may_be_more or self._looks % _SWEEP_EVERY == 1:
             jobs = await store.rescue(gone)
+            self._may_be_more = bool(jobs)
             for worker in gone:
                 log.warning("worker %s is gone", worker)
             if jobs:

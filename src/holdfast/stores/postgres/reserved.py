@@ -18,7 +18,8 @@ from holdfast.stores.postgres.connection import Connection
 
 Result = TypeVar("Result")
 
-_LONGEST_PAUSE = 2.0
+_LONGEST_PAUSE = 0.5
+"""Others who find our locks free don't wait for much longer than that."""
 _PATIENCE = 5.0
 """A beat that takes longer goes over another connection: it must be through before the worker is taken for dead."""
 
@@ -43,6 +44,11 @@ class Reserved:
 
     def holds(self, worker: UUID) -> bool:
         return worker in self._locked
+
+    @property
+    def is_cut_off(self) -> bool:
+        """There are workers here, and no connection that could hold their locks: and they live."""
+        return bool(self._workers) and self._connection is None
 
     async def hold(self, worker: UUID) -> bool:
         """Take the lock of a worker that registers. False if that can't be done here and now; then it is done later."""
@@ -148,9 +154,7 @@ class Reserved:
             pause = 0.05
             while self._workers - self._locked:
                 if self._is_lost:
-                    self._is_lost = False
-                    with contextlib.suppress(Exception):
-                        await self._tell(list(self._workers), False)
+                    await self._tell_loss()
                 await self._try_to_lock()
                 if self._workers - self._locked:
                     await asyncio.sleep(pause * random.uniform(0.5, 1.5))
@@ -161,6 +165,14 @@ class Reserved:
         finally:
             self._task = None
             self._look_after()
+
+    async def _tell_loss(self) -> None:
+        """Again later, if nobody hears it now: until then it looks as if we were dead."""
+        self._is_lost = False
+        try:
+            await self._tell(list(self._workers), False)
+        except Exception:
+            self._is_lost = True
 
 
 async def _lock(connection: Connection, workers: Iterable[UUID]) -> set[UUID]:

@@ -71,7 +71,7 @@ from holdfast.stores.sqlite.search import Search
 from holdfast.stores.sqlite.session import NeedsCare, NeedsDisk, Operation, Session
 from holdfast.stores.sqlite.statements import chunks, records_statement, statement
 from holdfast.stores.sqlite.transaction import OpenQueue, Transaction
-from holdfast.stores.sqlite.worker_locks import WorkerLocks
+from holdfast.stores.sqlite.worker_locks import FREE_FOR, WorkerLocks
 from holdfast.stores.sqlite.workshop import SqliteWork, Workshop
 from holdfast.stores.sqlite.writer import Writer
 
@@ -461,7 +461,7 @@ class SqliteStore:
         def question(connection: Connection) -> list[Sighting]:
             ((text,),) = connection.execute(statement("workers"))
             return [
-                Sighting(worker.id, worker.beat, now - worker.beat_at, self._locks.is_held(worker.id))
+                Sighting(worker.id, worker.beat, now - worker.beat_at, self._locks.is_held(worker.id), FREE_FOR)
                 for worker in rows.read_workers(text)
                 if worker.dead_at is None
             ]

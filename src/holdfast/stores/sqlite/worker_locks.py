@@ -10,11 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import os
+from datetime import timedelta
 from pathlib import Path
+from typing import Final
 from uuid import UUID
 
 from holdfast import forks, native
 from holdfast.stores.sqlite.turns import fcntl
+
+FREE_FOR: Final = timedelta(seconds=0.2)
+"""How long a lock must be seen free. No living process loses one of these, so that twice seen is enough: also the
+children of a killed supervisor, which the kernel kills right after it has let go of the locks, are dead by then."""
 
 
 class WorkerLocks:
@@ -101,12 +107,12 @@ def _is_locked(path: Path) -> bool | None:
         return None
     try:
         fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        # One that was replaced or removed since it was opened is nobody's any more, and tells nothing.
+        return False if os.fstat(file).st_nlink else None
     except BlockingIOError:
         return True
     except OSError:
         return None
-    else:
-        return False
     finally:
         os.close(file)
 
