@@ -1,7 +1,7 @@
 """The rescuer: watches all workers, and takes over the jobs of those that are gone.
 
-It looks about every one and a half seconds, and more often as soon as one of them looks suspicious. Any number of
-rescuers may watch: who is dead is judged by each of them for itself, and declared once.
+It looks every two seconds, and more often as soon as one of them looks suspicious. Any number of rescuers may watch:
+who is dead is judged by each of them for itself, and declared once.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from holdfast.store import Store
 
 log = logging.getLogger("holdfast.maintenance")
 
-_CALM: Final = 1.5
+_CALM: Final = 2.0
 _ALARMED: Final = 0.25
-_SWEEP_EVERY: Final = 7
+_SWEEP_EVERY: Final = 5
 """Looks after which orphans are looked for even though nobody has died: a rescue may have been left half done."""
 _LATE: Final = 1.5
 
