@@ -45,18 +45,16 @@ from holdfast.sending import prepare
 from holdfast.signature import Signature
 from holdfast.span import Span, format_span, parse_span
 from holdfast.store import LARGEST_BATCH, Enqueued, Queue, Retention, Store, check_batch, check_name
-from holdfast.stores.memory import MemoryStore
-from holdfast.stores.sqlite import SqliteStore
-from holdfast.stores.sqlite.installation import SqliteInstallation
 from holdfast.task import AsyncTask, BoundTaskDecorator, Call, SyncTask, Task, TaskDecorator, add_dead_handler
 from holdfast.timetable import ScheduleDecorator, Timetable
-from holdfast.worker.embedded import EmbeddedWorker
 from holdfast.worker.locating import locate
 from holdfast.worker.slots import DEFAULT_CONCURRENCY
 
+# Databases and the embedded worker are imported where they are needed: processes are started for single jobs.
 if TYPE_CHECKING:
     from holdfast.stores.postgres.address import Address
     from holdfast.testing.rehearsal import Rehearsal
+    from holdfast.worker.embedded import EmbeddedWorker
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -264,6 +262,8 @@ class Holdfast:
 
         `queues` gives queues slots of their own; those with None share `concurrency`; without it all queues are served.
         """
+        from holdfast.worker.embedded import EmbeddedWorker
+
         return EmbeddedWorker(self._engine, lambda: locate(self), queues, concurrency, grace)
 
     def testing(self, url: str | None = None, *, inline: bool = False) -> Rehearsal:
@@ -467,8 +467,12 @@ def _store_maker(
     match _scheme(url, where):
         case "sqlite":
             path = _sqlite_path(url, where)
+            from holdfast.stores.sqlite import SqliteStore
+
             return lambda: SqliteStore(path, clock=clock, retention=retention, queues=queues, work_limit=work_limit)
         case "memory":
+            from holdfast.stores.memory import MemoryStore
+
             store = MemoryStore(clock, retention)
             return lambda: store
         case "postgresql" | "postgres":
@@ -487,6 +491,8 @@ def find_installation(url: str | None = None) -> Installation:
     url, where = _chosen_url(url)
     match _scheme(url, where):
         case "sqlite":
+            from holdfast.stores.sqlite.installation import SqliteInstallation
+
             return SqliteInstallation(_sqlite_path(url, where))
         case "memory":
             raise InvalidURL(f"{where}memory:// keeps jobs in one process only, and has no tables to look after.")
