@@ -45,12 +45,13 @@ from holdfast.sending import prepare
 from holdfast.signature import Signature
 from holdfast.span import Span, format_span, parse_span
 from holdfast.store import LARGEST_BATCH, Enqueued, Queue, Retention, Store, check_batch, check_name
+from holdfast.stores.memory import MemoryStore
 from holdfast.task import AsyncTask, BoundTaskDecorator, Call, SyncTask, Task, TaskDecorator, add_dead_handler
 from holdfast.timetable import ScheduleDecorator, Timetable
 from holdfast.worker.locating import locate
 from holdfast.worker.slots import DEFAULT_CONCURRENCY
 
-# Databases and the embedded worker are imported where they are needed: processes are started for single jobs.
+# Databases and the embedded worker are imported when they are used: processes are started for single jobs.
 if TYPE_CHECKING:
     from holdfast.stores.postgres.address import Address
     from holdfast.testing.rehearsal import Rehearsal
@@ -466,13 +467,8 @@ def _store_maker(
     """
     match _scheme(url, where):
         case "sqlite":
-            path = _sqlite_path(url, where)
-            from holdfast.stores.sqlite import SqliteStore
-
-            return lambda: SqliteStore(path, clock=clock, retention=retention, queues=queues, work_limit=work_limit)
+            return _sqlite_maker(_sqlite_path(url, where), retention, queues, clock, work_limit)
         case "memory":
-            from holdfast.stores.memory import MemoryStore
-
             store = MemoryStore(clock, retention)
             return lambda: store
         case "postgresql" | "postgres":
@@ -521,6 +517,17 @@ def _unknown(url: str, where: str) -> InvalidURL:
         f"{where}{without_secrets(url)!r} is not the URL of a database that Holdfast knows. "
         "Use sqlite:///path (four slashes for an absolute path), postgresql://… or memory://."
     )
+
+
+def _sqlite_maker(
+    path: Path, retention: Retention, queues: Sequence[Queue], clock: Clock | None, work_limit: Span
+) -> Callable[[], Store]:
+    def make() -> Store:
+        from holdfast.stores.sqlite import SqliteStore
+
+        return SqliteStore(path, clock=clock, retention=retention, queues=queues, work_limit=work_limit)
+
+    return make
 
 
 def _postgres_maker(
