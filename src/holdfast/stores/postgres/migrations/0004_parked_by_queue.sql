@@ -1,8 +1,8 @@
--- If a gate has room, lines of every queue are opened: nobody may claim from the one whose turn it is.
+-- If a gate has room, lines of every queue are opened: perhaps nobody claims from the one whose turn it is.
 drop index holdfast.lines_parked;
 create index lines_parked on holdfast.lines (parked_at, queue, priority desc, turn, id) where state = 2;
 
--- `once`: the line, if the wake is for one that nobody may claim for long. Meanwhile it is not woken again.
+-- `once`: the line, if the wake is for one that perhaps nobody claims for long. Meanwhile it is not woken again.
 alter table holdfast.wakes add column once uuid;
 create index wakes_once on holdfast.wakes (once) where once is not null;
 
