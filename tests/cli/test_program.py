@@ -6,6 +6,7 @@ import importlib.metadata
 import os
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,26 @@ def test_it_runs_on_a_terminal_that_knows_few_characters(run: Run, folder: Path)
     command = [sys.executable, "-m", "holdfast", "db", "check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder, env=environment)
     assert (done.returncode, done.stdout) == (0, f"? schema {NOW} is as it should be\n"), done.stderr
+
+
+def test_what_it_says_to_nobody_who_looks_takes_no_rich(folder: Path) -> None:
+    """A worker under a service manager starts sooner without it; where colours are wanted, they are there."""
+    script = """
+        import sys
+        from holdfast.cli.terminal import complain, tell
+
+        tell("so it is")
+        complain("[red] is no colour")
+        print("rich" in sys.modules)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(script)]
+    environment = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "TTY_COMPATIBLE")}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder, env=environment)
+    assert (done.stdout, done.stderr) == ("False\n", "so it is\nError: [red] is no colour\n")
+    environment |= {"FORCE_COLOR": "1", "TERM": "xterm"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder, env=environment)
+    assert done.stdout == "True\n"
+    assert "\x1b[" in done.stderr
 
 
 def test_it_tells_its_version(run: Run) -> None:

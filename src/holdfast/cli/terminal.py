@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Sequence
 from datetime import datetime
 from functools import cache
@@ -11,7 +13,8 @@ import msgspec
 import typer
 
 if TYPE_CHECKING:
-    # Imported by whoever prints: it takes as long as half of Holdfast, and a worker starts without.
+    # Imported by whoever prints in colours: it takes as long as half of Holdfast, and a worker under a service manager
+    # starts without.
     from rich.console import Console
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -50,12 +53,25 @@ def shown_time(time: datetime | None) -> str:
 
 def tell(message: str) -> None:
     """Say something that is not the answer."""
-    from rich.text import Text
-
-    _console(is_for_data=False).print(Text(message, style="dim"))
+    _say((message, "dim"))
 
 
 def complain(message: str) -> None:
+    _say(("Error: ", "bold red"), message)
+
+
+def _say(*parts: str | tuple[str, str]) -> None:
+    if not _may_have_styles():
+        text = "".join(part if isinstance(part, str) else part[0] for part in parts)
+        # As Rich does it: what others have written somewhere must not steer a terminal that shows this later.
+        sys.stderr.write("".join(each for each in text if each.isprintable() or each in "\n\t") + "\n")
+        sys.stderr.flush()
+        return
     from rich.text import Text
 
-    _console(is_for_data=False).print(Text.assemble(("Error: ", "bold red"), message))
+    _console(is_for_data=False).print(Text.assemble(*parts))
+
+
+def _may_have_styles() -> bool:
+    """Whether somebody looks, or wants it to be as if: then Rich decides."""
+    return sys.stderr.isatty() or bool(os.environ.keys() & {"FORCE_COLOR", "TTY_COMPATIBLE"})
