@@ -111,6 +111,7 @@ class Child:
             plans = app.engine.plans()
             declared = (app.engine.definitions(), plans, app.engine.policies())
             said = msgspec.json.encode(declared, order="deterministic")
+            _ = app.engine.store  # its modules are imported now, not while jobs of a dead child wait for this one
         except Exception as error:
             return await self._give_up(line, error)
         code = hashlib.sha256(said).hexdigest()

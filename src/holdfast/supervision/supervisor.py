@@ -54,6 +54,8 @@ _LAST_WORDS: Final = 5.0
 _SHORT_LIFE: Final = 10.0
 _LONGEST_PAUSE: Final = 30.0
 _MOST_VERSIONS: Final = 100
+_HEAD_START: Final = 1.0
+"""Seconds that a child which is missed has for its start, before one is started that is not."""
 _FAR_TOO_MUCH: Final = 2
 """Times the memory that a child may use; then its jobs are not waited for any longer than at a stop."""
 
@@ -89,6 +91,7 @@ class Supervisor:
         self._failures = 0
         self._has_worked = False
         self._start_after = 0.0
+        self._started_at = 0.0
         self._is_stopping = False
         self._give_up_at = math.inf
         self._signals = 0
@@ -213,16 +216,20 @@ class Supervisor:
             waiting = sum(ward.stage in (Stage.STARTING, Stage.SPARE) for ward in self._children)
             start_at: float | None = None
             if waiting < max(missing, 0) + 1:
-                if self._start_after <= time.monotonic():
+                # Whoever is missed comes sooner if it does not have to share the CPU with the next spare one.
+                has_to_wait = missing > 0 and waiting >= missing
+                may_start_at = max(self._start_after, self._started_at + _HEAD_START if has_to_wait else 0.0)
+                if may_start_at <= time.monotonic():
                     self._start_child()
                     continue
-                start_at = self._start_after
+                start_at = may_start_at
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout_at(None if start_at == math.inf else start_at):
                     await self._changed.wait()
 
     def _start_child(self) -> Ward:
         self._number += 1
+        self._started_at = time.monotonic()
         ward = Ward(self.options.app, self.options.slots, self._number, self.options.log_level)
         ward.on_change = self._changed.set
         self._children.add(ward)
