@@ -24,10 +24,9 @@ STEPS = [f"{migration.number:04} {migration.name}" for migration in shipped_migr
 
 
 @pytest.fixture
-def url(run: Run, postgres_database: str) -> str:
+def url(migrated_database: str) -> str:
     """A database with all tables."""
-    assert run("db", "migrate", "--url", postgres_database).status == 0
-    return postgres_database
+    return migrated_database
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ from holdfast.stores.sqlite import SqliteStore
 from holdfast.testing import ManualClock
 from holdfast.testing.store_contract import RETENTION
 from holdfast.tick import tick_job
-from tests.contract.test_model import IS_THOROUGH, PROFILE
+from tests.contract.test_model import IS_THOROUGH, PROFILE, Answer
 
 NAMES = ["a", "b", "c"]
 TASK = TaskDefinition(name="x")
@@ -81,13 +81,17 @@ class ScheduleMachine(RuleBasedStateMachine):
     def make_store(self, clock: Clock) -> Store:
         raise NotImplementedError
 
+    def run(self, question: Coroutine[Any, Any, Answer]) -> Answer:
+        """Without making ready for Ctrl-C each time, as a Runner does: that takes as long as a question."""
+        return self.runner.get_loop().run_until_complete(question)
+
     def teardown(self) -> None:
-        self.runner.run(self.store.close())
+        self.run(self.store.close())
         self.runner.close()
 
     def both(self, ask: Callable[[Store], Awaitable[Any]]) -> Any:
         """Ask the store and the model the same; their answers, or their refusals, must be equal."""
-        expected, answer = self.runner.run(self._answers(ask))
+        expected, answer = self.run(self._answers(ask))
         assert _comparable(answer) == _comparable(expected)
         return None if isinstance(expected, HoldfastError) else expected
 
@@ -177,7 +181,7 @@ class ScheduleMachine(RuleBasedStateMachine):
 
     @invariant()
     def a_tick_has_one_job(self) -> None:
-        jobs = self.runner.run(self.store.page(Filter(), None, 1_000)).jobs
+        jobs = self.run(self.store.page(Filter(), None, 1_000)).jobs
         ticks = [(job.context["schedule"], job.context["tick"]) for job in jobs]
         assert len(ticks) == len(set(ticks))
 

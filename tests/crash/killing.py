@@ -7,6 +7,7 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -15,20 +16,38 @@ from tests.crash.checker import PROMISED, Fate, Findings, check
 from tests.crash.tally import keep
 from tests.crash.traffic_checker import Bounds
 from tests.worker.history import KILL
-from tests.worker.program import PATIENCE, Client, descendants_of
+from tests.worker.program import PATIENCE, Client, descendants_of, until
 
 SLACK = 4.0
 """Seconds more than is promised: for a machine on which all tests run at once. The tally of the long form has none."""
 
 
 def kill(client: Client, fate: Fate, *pids: int) -> None:
-    """SIGKILL them. Written down for the checker with all that dies with them: first, while nothing has recovered."""
-    family = [each for pid in pids for each in descendants_of(pid)]
-    for each in {*pids, *family}:
+    """SIGKILL them. Written down for the checker with all that dies with them: first, while nothing has recovered.
+
+    And when they stand still: what began after the note, in a process that is about to die, would never end.
+    """
+    family = {*pids, *(each for pid in pids for each in descendants_of(pid))}
+    for each in family:
+        with suppress(ProcessLookupError):
+            os.kill(each, signal.SIGSTOP)
+    until(lambda: all(_stands_still(each) for each in family), "processes that stand still")
+    for each in family:
         client.history.write(KILL, pid=each, note=fate)
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    for each in family:  # one that was just starting has yet to see that its parent is gone
+        with suppress(ProcessLookupError):
+            os.kill(each, signal.SIGCONT)
+
+
+def _stands_still(pid: int) -> bool:
+    try:
+        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return state in "TtZX"
 
 
 def findings_of(

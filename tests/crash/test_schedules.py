@@ -30,7 +30,7 @@ SPEED = 40.0
 
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, path: Path) -> str:
-    return f"sqlite:///{path}" if request.param == "sqlite" else request.getfixturevalue("postgres_database")
+    return f"sqlite:///{path}" if request.param == "sqlite" else request.getfixturevalue("migrated_database")
 
 
 async def add_schedules(store: Store) -> dict[str, datetime]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -29,7 +30,7 @@ def no_blocking() -> Iterator[None]:
 @pytest.fixture(params=["sqlite", "postgres"])
 def hf(request: pytest.FixtureRequest, tmp_path: Path) -> Holdfast:
     if request.param == "postgres":
-        return Holdfast(request.getfixturevalue("postgres_database"))
+        return Holdfast(request.getfixturevalue("migrated_database"))
     return Holdfast(f"sqlite:///{tmp_path}/jobs.db")
 
 
@@ -90,6 +91,9 @@ def slow(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             found.append(f"{took:.3f} s: {handle!r}")
 
     monkeypatch.setattr(asyncio.Handle, "_run", timed)
+    # What thousands of other tests have left behind in this process would be looked through in the middle of a turn.
+    gc.collect()
+    gc.freeze()
     return found
 
 

@@ -28,7 +28,7 @@ _AT_ONCE = 5.0
 @pytest.fixture(params=["sqlite", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     is_sqlite = request.param == "sqlite"
-    return f"sqlite:///{tmp_path}/jobs.db" if is_sqlite else str(request.getfixturevalue("postgres_database"))
+    return f"sqlite:///{tmp_path}/jobs.db" if is_sqlite else str(request.getfixturevalue("migrated_database"))
 
 
 async def _soon(is_so: Callable[[], Awaitable[bool]], seconds: float) -> None:

@@ -27,6 +27,6 @@ def database(request: pytest.FixtureRequest, folder: Path) -> Iterator[str]:
         yield f"sqlite:///{folder / 'jobs.db'}"
         return
     postgres: Databases = request.getfixturevalue("postgres")
-    url = postgres.create_database()
+    url = postgres.create_migrated_database()
     yield url
     postgres.drop_database(url)

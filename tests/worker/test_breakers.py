@@ -108,7 +108,7 @@ def shop(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Iterator[Shop]:
     is_sqlite = request.param == "sqlite"
-    url = f"sqlite:///{tmp_path / 'jobs.db'}" if is_sqlite else postgres.create_database()
+    url = f"sqlite:///{tmp_path / 'jobs.db'}" if is_sqlite else postgres.create_migrated_database()
     shop = Shop(url, tmp_path, history)
     (tmp_path / "breaking_shop.py").write_text(APP)
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")

@@ -31,7 +31,7 @@ def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Ledger:
     if request.param == "sqlite":
         ledger = Ledger(f"sqlite:///{tmp_path / 'jobs.db'}")
     else:
-        ledger = Ledger(request.getfixturevalue("postgres_database"))
+        ledger = Ledger(request.getfixturevalue("migrated_database"))
     ledger.make()
     return ledger
 

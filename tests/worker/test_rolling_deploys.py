@@ -45,7 +45,7 @@ Deploy = Callable[..., str]
 @pytest.fixture(params=["sqlite", "postgres"])
 def client(request: pytest.FixtureRequest, tmp_path: Path, history: History, postgres: Databases) -> Iterator[Client]:
     is_sqlite = request.param == "sqlite"
-    url = f"sqlite:///{tmp_path / 'jobs.db'}" if is_sqlite else postgres.create_database()
+    url = f"sqlite:///{tmp_path / 'jobs.db'}" if is_sqlite else postgres.create_migrated_database()
     with client_of(url, history) as client:
         yield client
     if not is_sqlite:

@@ -33,7 +33,7 @@ Deploy = Callable[..., str]
 def app(request: pytest.FixtureRequest, tmp_path: Path, postgres: Databases) -> Iterator[Holdfast]:
     """A client that has no code."""
     is_sqlite = request.param == "sqlite"
-    app = Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}" if is_sqlite else postgres.create_database())
+    app = Holdfast(f"sqlite:///{tmp_path / 'jobs.db'}" if is_sqlite else postgres.create_migrated_database())
     yield app
     app.close()
     if not is_sqlite:
