@@ -30,25 +30,20 @@ KINDS: Final[dict[str, TaskOptions]] = {
 }
 _BATCH = 1_000
 _SLOTS = 200
+_BEHIND = _SLOTS * 7 // 8
+"""Of jobs in an order, so many are claimed behind others: a worker asks for more of them than that."""
 _GOAL = 0.4
-_SO_MANY = "plain, as many at once"
 
 
 def measure(sizes: Sizes, hosts: Sequence[Host]) -> Findings:
     found = Findings()
     for keys in KEYS:
         sides = {kind: _side(options, keys, sizes.traffic_jobs) for kind, options in KINDS.items()}
-        if keys < _SLOTS:
-            sides[_SO_MANY] = _side(KINDS["plain"], keys, sizes.traffic_jobs, keys)
         for store, figures in alternate(hosts, sides, sizes.rounds).items():
             for kind in list(KINDS)[1:]:
                 title = f"enqueue to settle, {kind}, {keys:,} keys, beside plain"
                 rate, *costs = rows(title, store, figures, RATE, ours=kind, limit="plain")
                 found.rows.extend([at_least(rate, _GOAL), *costs])
-            if keys < _SLOTS:
-                # What an order costs, and what it means that no more can be claimed at once than there are keys.
-                title = f"enqueue to settle, order, {keys:,} keys, beside {_SO_MANY}"
-                found.rows.append(rows(title, store, figures, RATE, ours="order", limit=_SO_MANY)[0])
     for keys in KEYS:
         sides = {kind: _through_the_worker(kind, keys, sizes.traffic_jobs) for kind in KINDS}
         for store, figures in alternate(hosts, sides, sizes.process_rounds).items():
@@ -61,24 +56,25 @@ def measure(sizes: Sizes, hosts: Sequence[Host]) -> Findings:
     return found
 
 
-def _side(options: TaskOptions, keys: int, jobs: int, slots: int = _SLOTS) -> Side:
-    return lambda site: run(ours(site, options, keys, jobs, slots))
+def _side(options: TaskOptions, keys: int, jobs: int) -> Side:
+    return lambda site: run(ours(site, options, keys, jobs))
 
 
-async def ours(site: Site, options: TaskOptions, keys: int, jobs: int, slots: int = _SLOTS) -> Sample:
+async def ours(site: Site, options: TaskOptions, keys: int, jobs: int) -> Sample:
     hf = Holdfast(site.url, queues=[Queue(QUEUE, bound=BOUND)])
     task: Any = hf.task(**options)(noop)
     drained = 0
+    behind = _BEHIND if "order" in options else 0
     async with hf, registered_worker(site) as worker:
         await hf.aenqueue_many([task.call(str(number), number) for number in range(keys)])
-        while claimed := await worker.claim(slots):
+        while claimed := await worker.claim(_SLOTS, behind):
             await worker.settle(claimed)
         with Stopwatch(site) as watch:
             for first in range(0, jobs, _BATCH):
                 await hf.aenqueue_many(
                     [task.call(str(each % keys), each) for each in range(first, min(first + _BATCH, jobs))]
                 )
-            while claimed := await worker.claim(slots):
+            while claimed := await worker.claim(_SLOTS, behind):
                 await worker.settle(claimed)
                 drained += len(claimed)
     assert drained == jobs, "every limit lets everybody through"

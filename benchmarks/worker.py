@@ -25,8 +25,9 @@ class IdleWorker:
         """It makes its jobs itself, too."""
         await self.store.enqueue([NewJob(id, TASK, QUEUE, '{"number":1}') for id in self._ids.make_many(count)])
 
-    async def claim(self, slots: int) -> list[ClaimedJob]:
-        return await self.store.claim(self.id, uuid4(), {QUEUE: slots})
+    async def claim(self, slots: int, most_behind: int = 0) -> list[ClaimedJob]:
+        """`most_behind`: so many of them may be behind others of their order."""
+        return await self.store.claim(self.id, uuid4(), {QUEUE: slots - most_behind}, None, most_behind)
 
     async def settle(self, jobs: Sequence[ClaimedJob]) -> list[Settled]:
         return await self.store.settle(

@@ -164,7 +164,12 @@ def _behind(it: Circumstances, order: Gate) -> Reason:
 
 
 def _details(gate: Gate, now: int) -> dict[str, object]:
-    return {"name": gate.name, "key": gate.key, "used": used(gate, now), "most": gate.most}
+    return {
+        "name": gate.name,
+        "key": gate.key,
+        "used": used(gate, now),
+        "most": 1 if gate.kind is GateKind.ORDER else gate.most,
+    }
 
 
 def _label(it: Circumstances, gate: Gate) -> str:

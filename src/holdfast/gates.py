@@ -25,6 +25,8 @@ else:
 
     Key = TypeVar("Key", bound=UUID)  # what msgspec reads where nothing else is said
 
+LONGEST_TRAIN: Final = 20
+"""Jobs of one order that may be claimed together."""
 ANY_NUMBER: Final = 1_000_000_000
 _BUCKETS: Final = 60
 """A window is remembered in so many parts, each of which is taken to have come at its end."""
@@ -42,7 +44,7 @@ class GateKind(IntEnum):
     RATE = 2
     """So many claims in a window."""
     ORDER = 3
-    """One unfinished job that has been claimed; nobody else until it has ended."""
+    """One after the other. Whoever was claimed comes first until it has ended; several may be claimed as a train."""
     FAIR = 4
     """No bound: its lines take turns as if they were one."""
 
@@ -54,6 +56,7 @@ class GateRule(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, array_
     name: str
     key: str
     most: int = 1
+    """Of an order: how many may be claimed together, to be run one after the other."""
     per: int = 0
     """Microseconds."""
     is_blocking: bool = False
@@ -107,9 +110,9 @@ class Gate(msgspec.Struct, Generic[Key], frozen=True, array_like=True):
     per: int = 0
     is_blocking: bool = False
     held: int = 0
-    """Of a limit: the places that are taken."""
+    """Of a limit: the places that are taken. Of an order: the jobs that were claimed and have not been settled."""
     holder: Key | None = None
-    """Of an order: the job that runs, or will run again."""
+    """Of an order: the job that will run again before all others, or was claimed by itself."""
     log: tuple[tuple[int, int], ...] = ()
     """Of a rate: when how many were claimed."""
     next_at: int | None = None
@@ -150,12 +153,23 @@ def is_held_on_to(gate: Gate[Any]) -> bool:
 
 
 def places(gate: Gate[Any]) -> int:
-    """Of a limit or an order: how many are free. An order has one, also for the job that holds it."""
-    return max(0, gate.most - gate.held) if gate.kind is GateKind.LIMIT else 1
+    """Of a limit or an order: how many are free. An order has one while nobody is at work, also for its holder."""
+    return max(0, gate.most - gate.held) if gate.kind is GateKind.LIMIT else int(gate.held == 0)
+
+
+def longest_train(gate: Gate[Any]) -> int:
+    """Of an order: how many of its jobs may be claimed together, to be run one after the other.
+
+    Only if they all come from one line: where several lead to it, nobody knows in which order those would go on if they
+    were given back.
+    """
+    if gate.held:
+        return 0
+    return gate.most if gate.lines == 1 and gate.holder is None else 1
 
 
 def room(gate: Gate[Any], now: int) -> int:
-    """How many more may be claimed through it. An order lets its holder through, and nobody else: see `heads`."""
+    """How many more may be claimed through it. An order lets its holder through, and nobody else."""
     match gate.kind:
         case GateKind.LIMIT:
             return places(gate)
@@ -175,9 +189,24 @@ def used(gate: Gate[Any], now: int) -> int:
         case GateKind.RATE:
             return sum(count for _, count in _recent(gate, now))
         case GateKind.ORDER:
-            return int(gate.holder is not None)
+            return int(is_held(gate))
         case GateKind.FAIR:
             return 0
+
+
+def is_held(gate: Gate[Any]) -> bool:
+    """Of an order: whether somebody is at work, or comes before all others."""
+    return gate.held > 0 or gate.holder is not None
+
+
+def is_train(gate: Gate[Any]) -> bool:
+    """Of an order: whether a worker has several of its jobs in hand."""
+    return gate.kind is GateKind.ORDER and gate.held > 0 and gate.holder is None
+
+
+def lets_through(gate: Gate[Any]) -> int:
+    """How many are let through at a time, as the code says."""
+    return 1 if gate.kind is GateKind.ORDER else gate.declared
 
 
 def must_start_at_once(gate: Gate[Any]) -> bool:
@@ -198,7 +227,7 @@ def taken(gate: Gate[Key], jobs: Sequence[Key], now: int) -> Gate[Key]:
         case GateKind.RATE:
             return replace(gate, log=_logged(gate, len(jobs), now))
         case GateKind.ORDER:
-            return replace(gate, holder=jobs[-1])
+            return replace(gate, held=gate.held + len(jobs), holder=jobs[0] if len(jobs) == 1 else None)
         case GateKind.FAIR:
             return gate
 
@@ -239,16 +268,22 @@ def _logged(gate: Gate[Any], count: int, now: int) -> tuple[tuple[int, int], ...
     return (*recent, (now, count))
 
 
-def vacated(gate: Gate[Key], job: Key, *, was_active: bool, is_over: bool) -> Gate[Key]:
+def vacated(gate: Gate[Key], job: Key, *, was_active: bool, is_over: bool, waits: bool = False) -> Gate[Key]:
     """After a job has left a worker's hands, or has come to its end.
 
-    `is_over`: it will not run again, or not before somebody wants it to. A dead one blocks an order that says so.
+    `is_over`: it will not run again, or not before somebody wants it to. A dead one blocks an order that says so. Who
+    `waits` for its next run has the order until then; who is merely given back has its place in the line.
     """
-    if gate.kind is GateKind.LIMIT and was_active:
-        return replace(gate, held=max(0, gate.held - 1))
-    if gate.kind is GateKind.ORDER and is_over and gate.holder == job:
-        return replace(gate, holder=None)
-    return gate
+    if not is_held_on_to(gate):
+        return gate
+    holder = gate.holder
+    if gate.kind is GateKind.ORDER and is_over:
+        holder = None if holder == job else holder
+    elif gate.kind is GateKind.ORDER and waits:
+        holder = job
+    if not was_active and holder is gate.holder:
+        return gate
+    return replace(gate, held=max(0, gate.held - was_active), holder=holder)
 
 
 def is_idle(gate: Gate[Any], now: int) -> bool:
@@ -259,5 +294,5 @@ def is_idle(gate: Gate[Any], now: int) -> bool:
 def to_open(gate: Gate[Any], now: int) -> int:
     """How many of the lines that are parked at it have something to try for."""
     if gate.kind is GateKind.ORDER:
-        return 1 if gate.holder is None else 0
+        return int(not is_held(gate))
     return room(gate, now)

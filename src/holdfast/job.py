@@ -224,6 +224,9 @@ class ClaimedJob(msgspec.Struct, frozen=True, gc=False, array_like=True):
     context_json: str | None
     is_lined: bool = False
     """It stands in a line: its end may make room for others."""
+    behind: UUID | None = None
+    """The job of the same order that was claimed before it. It may start when that is completed; if anything else comes
+    of that, it is to be given back."""
 
     @property
     def created_at(self) -> datetime:

@@ -218,6 +218,13 @@ def ripen(job: JobRecord) -> JobRecord:
     return replace(job, stage=Stage.READY, lane=Lane.FRESH, breaker=None)
 
 
+def takes_new_place(before: JobRecord, after: JobRecord) -> bool:
+    """Whether it has become ready behind those that are. What is given back to a line is where it was before."""
+    if after.stage is not Stage.READY or before.stage is Stage.READY:
+        return False
+    return after.line is None or before.stage is not Stage.ACTIVE
+
+
 def start(job: JobRecord, worker: UUID, token: UUID, now: datetime) -> JobRecord:
     """Claimed: an attempt is charged when it starts, and handed back if the system stops it."""
     return replace(

@@ -11,7 +11,8 @@ from uuid import UUID
 import msgspec
 
 from holdfast.errors import InvalidOption
-from holdfast.gates import Gate, GateKind, GateRule, LineRule, opens_at, used
+from holdfast.gates import LONGEST_TRAIN, Gate, GateKind, GateRule, LineRule, lets_through, opens_at, used
+from holdfast.job import Delivery
 from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
 from holdfast.span import Span, parse_span
 from holdfast.template import Template
@@ -108,7 +109,7 @@ class Limits:
         keys = [each.key for each in (self.rate, self.limit, self.order) if each is not None]
         return [key for key in (*keys, self.fair) if key is not None]
 
-    def definitions(self, task: str) -> tuple[LimitDefinition, ...]:
+    def definitions(self, task: str, delivery: Delivery) -> tuple[LimitDefinition, ...]:
         """As they are published."""
         found: list[LimitDefinition] = []
         if self.limit is not None:
@@ -121,7 +122,10 @@ class Limits:
             found.append(LimitDefinition(GateKind.RATE, name, _text(self.rate.key), self.rate.limit, per))
         if self.order is not None:
             name = self.order.name or task
-            found.append(LimitDefinition(GateKind.ORDER, name, self.order.key.text, is_blocking=self.order.is_blocking))
+            # What may run only once is never held by a worker that does not run it yet: it would be lost with that.
+            longest = 1 if delivery is Delivery.AT_MOST_ONCE else LONGEST_TRAIN
+            key = self.order.key.text
+            found.append(LimitDefinition(GateKind.ORDER, name, key, longest, is_blocking=self.order.is_blocking))
         if self.fair is not None:
             found.append(LimitDefinition(GateKind.FAIR, "", self.fair.text))
         return tuple(found)
@@ -152,7 +156,7 @@ class LimitRecord(msgspec.Struct, frozen=True, kw_only=True):
     waiting: int = 0
     """Ready jobs in lines that are held up by it; counted up to a thousand."""
     holder: UUID | None = None
-    """Of an order: the job that runs, or will run again."""
+    """Of an order: the job that runs, or will run again; None if a worker has several in hand, one after the other."""
     next_at: datetime | None = None
     """Of a rate that is used up: when it has room again."""
 
@@ -171,7 +175,7 @@ def limit_record(gate: Gate, waiting: int, now: datetime) -> LimitRecord:
         kind=_KINDS[gate.kind],
         name=gate.name,
         key=gate.key,
-        declared=gate.declared,
+        declared=lets_through(gate),
         override=gate.override,
         per=gate.per * MICROSECOND if gate.per else None,
         used=used(gate, moment),

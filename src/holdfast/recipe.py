@@ -91,7 +91,7 @@ def recipe_of(settings: TaskSettings, defaults: Callable[[], Mapping[str, Any]])
         idempotency_key=settings.idempotency_key,
         unique_key=unique.key if unique else None,
         unique_window=unique.window if unique else None,
-        limits=LimitRecipe(settings.limits.definitions(settings.name)),
+        limits=LimitRecipe(settings.limits.definitions(settings.name, settings.delivery)),
         defaults=defaults,
     )
 

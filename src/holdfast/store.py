@@ -282,7 +282,7 @@ class Circumstances(msgspec.Struct, frozen=True, kw_only=True):
     """If it is ready: lines of its queue with ready jobs whose turn comes before, up to MOST_AHEAD."""
     line: Line | None = None
     gates: tuple[Gate, ...] = ()
-    """Those that its line leads through."""
+    """Those that its line leads through. The holder of an order is the first one at work if there are several."""
     holders: Mapping[UUID, JobState] = {}
     """The jobs that have the orders among them."""
     workers: tuple[WorkerRecord, ...] = ()
@@ -381,7 +381,12 @@ class JobVerbs(Protocol):
         ...
 
     async def claim(
-        self, worker: UUID, token: UUID, demand: Mapping[str, int], at_once: Mapping[str, int] | None = None
+        self,
+        worker: UUID,
+        token: UUID,
+        demand: Mapping[str, int],
+        at_once: Mapping[str, int] | None = None,
+        most_behind: int = 0,
     ) -> list[ClaimedJob]:
         """Take ready jobs, at most `demand` of each queue, for this worker, under a token it has just made.
 
@@ -393,6 +398,9 @@ class JobVerbs(Protocol):
         Where there are jobs of the same priority in lines and others, each kind gets about half of the slots. Of those
         under a rate with a window of less than a minute or so, at most `at_once` are taken, since they are counted when
         they are claimed, not when they start.
+
+        Of one order, several may be claimed together, as a train: each but the first is `behind` another one, since
+        nobody else could run it meanwhile. At most `most_behind` of these are taken, beyond what was demanded.
         """
         ...
 

@@ -128,7 +128,7 @@ class Task(Generic[P, R_co]):
             idempotency_key=None if settings.idempotency_key is None else settings.idempotency_key.text,
             unique=None if unique is None else unique.key.text,
             unique_window=None if unique is None or unique.window is None else unique.window.total_seconds(),
-            limits=settings.limits.definitions(settings.name),
+            limits=settings.limits.definitions(settings.name, settings.delivery),
             breaker=None if settings.breaker is None else settings.breaker.name,
             redact=settings.redact,
             aliases=settings.aliases,

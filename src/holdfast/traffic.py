@@ -14,12 +14,26 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.gates import Gate, GateRule, Key, LineRule, declared, made, opens_at, to_open, vacated
+from holdfast.gates import (
+    Gate,
+    GateKind,
+    GateRule,
+    Key,
+    LineRule,
+    declared,
+    is_held,
+    made,
+    opens_at,
+    to_open,
+    vacated,
+)
 from holdfast.job import FINAL, JobRecord, Stage
-from holdfast.turns import Line, LineState, allot, line_of, lines_share, opened, quotas_for
+from holdfast.turns import Bounds, Line, LineState, allot, line_of, lines_share, opened, quotas_for
 
 _FEWEST_LINES: Final = 8
 """A claim looks at so many lines at least, if there are as many; for more slots at an eighth of them."""
+_FEWEST_ORDERS: Final = 128
+"""Of orders it looks at so many: whoever runs them waits for each job's settlement before the next one of the same."""
 Result = TypeVar("Result")
 Entry = TypeVar("Entry")
 Lined = TypeVar("Lined")
@@ -83,6 +97,8 @@ class Departure(msgspec.Struct, Generic[Key], frozen=True):
     is_over: bool
     """It will not run again, unless somebody wants it to."""
     is_dead: bool = False
+    waits: bool = False
+    """It will run again, later."""
 
 
 def departure(before: JobRecord, after: JobRecord) -> Departure[UUID] | None:
@@ -91,7 +107,9 @@ def departure(before: JobRecord, after: JobRecord) -> Departure[UUID] | None:
     is_over = after.stage in FINAL and before.stage not in FINAL
     if after.line is None or not (was_active or is_over):
         return None
-    return Departure(after.id, after.line, was_active, is_over, after.stage is Stage.DEAD)
+    return Departure(
+        after.id, after.line, was_active, is_over, after.stage is Stage.DEAD, after.stage is Stage.SCHEDULED
+    )
 
 
 async def enter(ledger: Ledger[UUID], rules: Iterable[tuple[LineRule, str, int]]) -> None:
@@ -121,15 +139,30 @@ async def leave(ledger: Ledger[Key], departures: Sequence[Departure[Key]], now: 
     ways = await ledger.ways({each.line for each in departures})
     gates = await ledger.gates({id for way in ways.values() for id in way})
     changed: dict[Key, Gate[Key]] = {}
+    given_back: dict[Key, Key] = {}
+    """Gates of jobs that will run again at once, and the lines of these."""
     for each in departures:
         for id in ways.get(each.line, ()):
             before = changed.get(id) or gates.get(id)
             if before is None:
                 continue  # both have been forgotten since
-            is_over = each.is_over and not (each.is_dead and before.is_blocking)
-            after = vacated(before, each.job, was_active=each.was_active, is_over=is_over)
+            is_blocked = each.is_dead and before.is_blocking
+            after = vacated(
+                before,
+                each.job,
+                was_active=each.was_active,
+                is_over=each.is_over and not is_blocked,
+                waits=each.waits or (is_blocked and each.was_active),
+            )
             if after is not before:
                 changed[id] = after
+                if not (each.is_over or each.waits):
+                    given_back[id] = each.line
+    for id, line in given_back.items():
+        if changed[id].kind is GateKind.ORDER and not is_held(changed[id]):
+            # Of a train that was broken off: the first one has begun, perhaps, and nobody may come before it.
+            jobs = (await ledger.ready({line: 1}))[line]
+            changed[id] = replace(changed[id], holder=jobs[0] if jobs else None)
     await ledger.save([], changed.values())
     return await release(ledger, changed, now)
 
@@ -192,51 +225,62 @@ class Claimed(msgspec.Struct, Generic[Key], frozen=True):
     """Those that have work now that they did not have before."""
     has_timed: bool = False
     """Whether lines wait for a time now: whoever ticks has to know."""
+    behind: Mapping[Key, Key] = {}
+    """Of jobs that are not the first of their train: the one before each."""
+    has_orders: bool = False
+    """Whether some of these lines lead to orders."""
 
 
 async def claim(
     ledger: Ledger[Key],
     queue: str,
     priority: int,
-    slots: int,
+    bounds: Bounds,
     now: int,
     *,
-    most_rated: int | None = None,
     is_broad: bool = False,
+    is_ordered: bool = False,
 ) -> Claimed[Key]:
-    """Take ready jobs from the lines of one queue and priority, at most so many; `most_rated` of those under a rate.
+    """Take ready jobs from the lines of one queue and priority.
 
-    `is_broad`: look at as many lines as there are slots from the beginning, since each gives little.
+    `is_broad`: look at as many lines as there are slots from the beginning, since each gives little. `is_ordered`: they
+    are expected to lead to orders.
     """
     jobs: list[Key] = []
+    behind: dict[Key, Key] = {}
     rated = 0
     queues: frozenset[str] = frozenset()
     given: Counter[Key] = Counter()
     has_timed = False
+    has_orders = False
     # Turns are counted by jobs, so a line that gives several now is the later in turn: it is fair all the same, and
     # there is less to keep than if each gave one. If that does not fill the slots, others are asked too.
-    breadth = slots if is_broad else max(_FEWEST_LINES, slots // _FEWEST_LINES)
-    while (left := slots - len(jobs)) > 0:
-        lines = await ledger.open_lines(queue, priority, min(left, breadth))
+    breadth = bounds.slots if is_broad else max(_FEWEST_LINES, bounds.slots // _FEWEST_LINES)
+    if is_ordered:
+        breadth = max(breadth, _FEWEST_ORDERS)
+    while (left := bounds.without(len(jobs), rated, len(behind))).slots > 0:
+        lines = await ledger.open_lines(queue, priority, min(left.slots, breadth))
         gates = await ledger.gates({id for line in lines for id in line.gates})
         if not lines:
             break
         quotas = quotas_for(lines, gates, left)
         ready = await _candidates(ledger, lines, gates, quotas, frozenset(jobs), given)
-        rated_left = None if most_rated is None else most_rated - rated
-        allotted = allot(lines, gates, ready, left, now, quotas=quotas, most_rated=rated_left)
+        allotted = allot(lines, gates, ready, left, now, quotas=quotas)
         if not allotted.lines:
             break
         await ledger.save(allotted.lines, [gate for id, gate in allotted.gates.items() if gate is not gates[id]])
         # What was opened for a gate's sake may have made no use of it: then it is the turn of others that are parked.
         queues |= await release(ledger, allotted.gates, now)
         jobs += allotted.jobs
+        behind |= allotted.behind
         given.update(allotted.given)
         rated += allotted.rated
+        has_orders |= any(gate.kind is GateKind.ORDER for gate in gates.values())
         has_timed |= any(gate.next_at is not None for gate in allotted.gates.values())
         # As many as should fill the slots, and some more, if the next lines give as much as these.
-        breadth = max(_FEWEST_LINES, (left - len(allotted.jobs)) * len(lines) * 5 // (4 * max(1, len(allotted.jobs))))
-    return Claimed(jobs, rated, queues, has_timed)
+        missing, came = left.slots - len(allotted.jobs), max(1, len(allotted.jobs))
+        breadth = max(_FEWEST_LINES, missing * len(lines) * 5 // (4 * came))
+    return Claimed(jobs, rated, queues, has_timed, behind, has_orders)
 
 
 @dataclass(frozen=True)
@@ -251,6 +295,10 @@ class Picked(Generic[Entry, Lined]):
     """Those that have work now that they did not have before."""
     has_timed: bool
     """Whether lines wait for a time now: whoever ticks has to know."""
+    behind: Mapping[Lined, Lined]
+    """Of jobs that are not the first of their train: the one before each."""
+    has_orders: bool
+    """Whether some of the lines lead to orders."""
 
 
 PlainJobs = Callable[[int, int, int], Awaitable[Sequence[Entry]]]
@@ -261,35 +309,39 @@ async def pick(
     ledger: Ledger[Lined],
     plain_jobs: PlainJobs[Entry],
     queue: str,
-    slots: int,
+    bounds: Bounds,
     now: int,
     *,
     coin: bool,
-    most_rated: int | None,
     is_broad: bool = False,
+    is_ordered: bool = False,
 ) -> Picked[Entry, Lined]:
     """Take jobs from a queue that has open lines: by priority, and of the same priority some of either kind."""
     picked: list[Entry | Lined] = []
+    behind: dict[Lined, Lined] = {}
     rated = 0
     queues: frozenset[str] = frozenset()
     has_timed = False
+    has_orders = False
     highest = 9
     for priority in [*sorted(await ledger.open_priorities(queue), reverse=True), -1]:
         if priority < highest:
-            picked += await plain_jobs(priority + 1, highest, slots - len(picked))
-        left = slots - len(picked)
+            picked += await plain_jobs(priority + 1, highest, bounds.slots - len(picked))
+        left = bounds.slots - len(picked)
         if priority < 0 or left <= 0:
             break
         plain = await plain_jobs(priority, priority, left)
         share = lines_share(left, len(plain), coin)
-        rated_left = None if most_rated is None else most_rated - rated
-        lined = await claim(ledger, queue, priority, share, now, most_rated=rated_left, is_broad=is_broad)
+        its_bounds = bounds.without(bounds.slots - share, rated, len(behind))
+        lined = await claim(ledger, queue, priority, its_bounds, now, is_broad=is_broad, is_ordered=is_ordered)
         rated += lined.rated
+        behind |= lined.behind
         queues |= lined.queues
         has_timed |= lined.has_timed
-        picked += [*lined.jobs, *plain[: left - len(lined.jobs)]]
+        has_orders |= lined.has_orders
+        picked += [*lined.jobs, *plain[: max(0, left - len(lined.jobs))]]
         highest = priority - 1
-    return Picked(picked, rated, queues, has_timed)
+    return Picked(picked, rated, queues, has_timed, behind, has_orders)
 
 
 async def _candidates(

@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from enum import IntEnum
+from itertools import pairwise
 from typing import Final, Generic
 from uuid import UUID
 
@@ -24,7 +25,8 @@ from holdfast.gates import (
     GateKind,
     Key,
     LineRule,
-    is_held_on_to,
+    is_held,
+    longest_train,
     must_start_at_once,
     opens_at,
     places,
@@ -34,6 +36,7 @@ from holdfast.gates import (
 
 _RATE: Final = GateKind.RATE
 _FAIR: Final = GateKind.FAIR
+_ORDER: Final = GateKind.ORDER
 """Looked up here, since a member of an enumeration takes long to look up where there are many gates."""
 
 
@@ -87,6 +90,21 @@ def opened(line: Line[Key], gates: Mapping[Key, Gate[Key]], current: int) -> tup
     return moved(line, LineState.OPEN, turn), tenant
 
 
+class Bounds(msgspec.Struct, frozen=True):
+    """How many jobs a claim takes."""
+
+    slots: int
+    most_rated: int | None = None
+    """Of those under a rate with a short window: they have to start when they are claimed."""
+    most_behind: int = 0
+    """Beyond the slots: of those that have to wait for another one of their order. See `trains_of`."""
+
+    def without(self, jobs: int, rated: int, behind: int) -> Bounds:
+        """When so many have been taken."""
+        rated_left = None if self.most_rated is None else self.most_rated - rated
+        return Bounds(self.slots - jobs, rated_left, self.most_behind - behind)
+
+
 class Allotted(msgspec.Struct, Generic[Key], frozen=True):
     """What a claim takes from lines, and what they and their gates are like afterwards."""
 
@@ -100,29 +118,34 @@ class Allotted(msgspec.Struct, Generic[Key], frozen=True):
     """All of them."""
     given: dict[Key, int]
     """How many of the jobs come from each line."""
+    behind: dict[Key, Key]
+    """Of jobs that are not the first of their train: the one before each."""
 
 
 def allot(
     lines: Sequence[Line[Key]],
     gates: Mapping[Key, Gate[Key]],
     ready: Mapping[Key, Sequence[Key]],
-    slots: int,
+    bounds: Bounds,
     now: int,
     *,
     quotas: Mapping[Key, int],
-    most_rated: int | None = None,
 ) -> Allotted[Key]:
     """Who gets the free slots of one queue: decided job by job, by priority, in the order of turns, through every gate.
 
     `ready` are the jobs of each line, the next one first; if there are as many as its quota, there may be more.
-    At most `most_rated` of those under a rate with a short window are taken: they have to start when they are claimed.
     """
     # By number, since looking up UUIDs takes long.
     after = list(gates.values())
     numbers = {id: number for number, id in enumerate(gates)}
     ways = [[numbers[id] for id in line.gates] for line in lines]
-    rooms = [room(gate, now) for gate in after]
     kinds = [gate.kind for gate in after]
+    trains = trains_of(lines, gates)
+    orders = {number: trains[line.id] for number, line in enumerate(lines) if line.id in trains}
+    """Of lines that lead to an order: how many jobs they may give."""
+    order_at = {number: next(gate for gate in ways[number] if kinds[gate] is _ORDER) for number in orders}
+    behind: dict[Key, Key] = {}
+    rooms = [room(gate, now) for gate in after]
     timed = {number for number, kind in enumerate(kinds) if kind is _RATE}
     rates = {number for number in timed if must_start_at_once(after[number])}
     tenants = {number for number, kind in enumerate(kinds) if kind is _FAIR}
@@ -136,7 +159,7 @@ def allot(
     jobs: list[Key] = []
     heap = [(-line.priority, line.turn, number) for number, line in enumerate(lines)]
     heapq.heapify(heap)
-    while heap and len(jobs) < slots:
+    while heap and len(jobs) - len(behind) < bounds.slots:
         rank, turn, number = heap[0]
         way, mine = ways[number], found[number]
         is_empty = gone[number] >= len(mine)
@@ -154,23 +177,33 @@ def allot(
             heapq.heappop(heap)
             continue
         if rates and not rates.isdisjoint(way):
-            if most_rated is not None and rated >= most_rated:
+            if bounds.most_rated is not None and rated >= bounds.most_rated:
                 heapq.heappop(heap)
                 continue
             rated += 1
-        job = mine[gone[number]]
-        gone[number] += 1
-        jobs.append(job)
-        turn += 1
+        if number in orders:
+            train = mine[: min(orders[number], quotas[lines[number].id], 1 + bounds.most_behind - len(behind))]
+            behind.update(pairwise(reversed(train)))
+        else:
+            train = [mine[gone[number]]]
+        gone[number] += len(train)
+        jobs += train
+        turn += len(train)
         for gate in way:
-            rooms[gate] -= 1
-            through[gate].append(job)
+            rooms[gate] -= len(train)
+            through[gate] += train
             if gate in tenants:
-                turn = max(turn, after[gate].turn + 1)
+                turn = max(turn, after[gate].turn + len(train))
                 after[gate] = replace(after[gate], turn=turn)
         turns[number] = turn
-        states[number] = LineState.OPEN, None
-        heapq.heapreplace(heap, (rank, turn, number))
+        if number in orders:
+            # It has its order until all of these are over. The others of the line wait for that, if there are any.
+            is_empty = gone[number] == len(mine) < quotas[lines[number].id]
+            states[number] = (LineState.CLOSED, None) if is_empty else (LineState.PARKED, order_at[number])
+            heapq.heappop(heap)
+        else:
+            states[number] = LineState.OPEN, None
+            heapq.heapreplace(heap, (rank, turn, number))
     for number, passed in enumerate(through):
         if passed:
             after[number] = taken(after[number], passed, now)
@@ -187,33 +220,69 @@ def allot(
                 after[blocking] = replace(full, next_at=opening)
         changed.append(moved(lines[number], state, turns[number], parked_at))
     given = {line.id: number for line, number in zip(lines, gone, strict=True) if number}
-    return Allotted(jobs, rated, changed, dict(zip(gates, after, strict=True)), given)
+    return Allotted(jobs, rated, changed, dict(zip(gates, after, strict=True)), given, behind)
 
 
 def _is_held(gate: Gate[Key], through: Sequence[Key]) -> bool:
     """Of an order: whether somebody has it, or has just got it."""
-    return gate.kind is GateKind.ORDER and (gate.holder is not None or bool(through))
+    return gate.kind is _ORDER and (is_held(gate) or bool(through))
 
 
-def quotas_for(lines: Sequence[Line[Key]], gates: Mapping[Key, Gate[Key]], slots: int) -> dict[Key, int]:
+def trains_of(lines: Sequence[Line[Key]], gates: Mapping[Key, Gate[Key]]) -> dict[Key, int]:
+    """Of lines that lead to an order: how many of their jobs may be claimed together.
+
+    Nobody else could run those behind the first one meanwhile, so one worker may have them in hand, and run each when
+    the one before it has come to its end. If they needed a place at another gate, they would keep that from others.
+    """
+    found: dict[Key, int] = {}
+    if any(gate.kind is _ORDER for gate in gates.values()):
+        for line in lines:
+            way = [gates[id] for id in line.gates]
+            for gate in way:
+                if gate.kind is _ORDER:
+                    is_alone = all(other.kind is _FAIR or other is gate for other in way)
+                    found[line.id] = longest_train(gate) if is_alone else places(gate)
+    return found
+
+
+def in_trains(jobs: Iterable[tuple[UUID, Hashable]]) -> dict[UUID, UUID]:
+    """Jobs that were claimed together, in their order, and the lines that they stand in: which one each is behind.
+
+    For claims whose answer was lost. Nobody looks then whether a line leads to an order: its jobs are run one after the
+    other in any case.
+    """
+    last: dict[Hashable, UUID] = {}
+    behind: dict[UUID, UUID] = {}
+    for job, line in jobs:
+        if line is not None:
+            if line in last:
+                behind[job] = last[line]
+            last[line] = job
+    return behind
+
+
+def quotas_for(lines: Sequence[Line[Key]], gates: Mapping[Key, Gate[Key]], bounds: Bounds) -> dict[Key, int]:
     """How many jobs of each line to look at: enough for twice its part, if every tenant gets the same.
 
-    No more than one beyond what its limits let through: that one is for seeing that they let through no more. An order
-    has one, and nobody need look whether there are more behind it.
+    No more than one beyond what its limits let through: that one is for seeing that they let through no more. Of an
+    order, a train, and nobody need look whether there are more behind it.
     """
     sizes = Counter(line.tenant for line in lines if line.tenant is not None)
     parties = len(sizes) + sum(line.tenant is None for line in lines)
-    rooms = {
-        id: 1 if gate.kind is GateKind.ORDER else 1 + places(gate) for id, gate in gates.items() if is_held_on_to(gate)
-    }
+    rooms = {id: 1 + places(gate) for id, gate in gates.items() if gate.kind is GateKind.LIMIT}
+    trains = trains_of(lines, gates)
+    longest = 1 - (-bounds.most_behind // max(1, len(trains)))
     quotas: dict[Key, int] = {}
     for line in lines:
-        part = -(-2 * slots // (parties if line.tenant is None else parties * sizes[line.tenant]))
+        part = -(-2 * bounds.slots // (parties if line.tenant is None else parties * sizes[line.tenant]))
         for id in line.gates if rooms else ():
             if id in rooms:
                 part = min(part, rooms[id])
+        if line.id in trains:
+            quotas[line.id] = max(1, min(trains[line.id], longest))
+            continue
         # Powers of two, since those with the same quota are looked up together.
-        quotas[line.id] = min(slots, 1 << (part - 1).bit_length())
+        quotas[line.id] = min(bounds.slots, 1 << (part - 1).bit_length())
     return quotas
 
 

@@ -13,11 +13,11 @@ from msgspec.structs import replace
 
 from holdfast import gates, traffic, turns
 from holdfast.gates import Gate, GateKind, GateRule
-from holdfast.job import JobRecord
+from holdfast.job import JobRecord, Stage
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.memory_ledger import MemoryLedger
 from holdfast.traffic import Departure, Ledger
-from holdfast.turns import Line
+from holdfast.turns import Bounds, Line
 from tests.contract.test_mutants import run_contract_test
 
 # ── gates ────────────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -25,34 +25,55 @@ from tests.contract.test_mutants import run_contract_test
 SECOND = 1_000_000
 
 
-def places_are_never_freed(gate: Gate, job: UUID, *, was_active: bool, is_over: bool) -> Gate:
-    return gate if gate.kind is GateKind.LIMIT else gates.vacated(gate, job, was_active=was_active, is_over=is_over)
+def places_are_never_freed(gate: Gate, job: UUID, *, was_active: bool, is_over: bool, waits: bool) -> Gate:
+    return (
+        gate
+        if gate.kind is GateKind.LIMIT
+        else gates.vacated(gate, job, was_active=was_active, is_over=is_over, waits=waits)
+    )
 
 
-def places_are_freed_by_jobs_that_wait(gate: Gate, job: UUID, *, was_active: bool, is_over: bool) -> Gate:
-    return gates.vacated(gate, job, was_active=True, is_over=is_over)
+def places_are_freed_by_jobs_that_wait(gate: Gate, job: UUID, *, was_active: bool, is_over: bool, waits: bool) -> Gate:
+    return gates.vacated(gate, job, was_active=True, is_over=is_over, waits=waits)
 
 
-def places_are_freed_at_the_end_only(gate: Gate, job: UUID, *, was_active: bool, is_over: bool) -> Gate:
-    return gates.vacated(gate, job, was_active=was_active and is_over, is_over=is_over)
+def places_are_freed_at_the_end_only(gate: Gate, job: UUID, *, was_active: bool, is_over: bool, waits: bool) -> Gate:
+    return gates.vacated(gate, job, was_active=was_active and is_over, is_over=is_over, waits=waits)
 
 
-def orders_are_never_freed(gate: Gate, job: UUID, *, was_active: bool, is_over: bool) -> Gate:
-    return gate if gate.kind is GateKind.ORDER else gates.vacated(gate, job, was_active=was_active, is_over=is_over)
+def orders_are_never_freed(gate: Gate, job: UUID, *, was_active: bool, is_over: bool, waits: bool) -> Gate:
+    return (
+        gate
+        if gate.kind is GateKind.ORDER
+        else gates.vacated(gate, job, was_active=was_active, is_over=is_over, waits=waits)
+    )
 
 
-def orders_are_freed_by_a_retry(gate: Gate, job: UUID, *, was_active: bool, is_over: bool) -> Gate:
-    return gates.vacated(gate, job, was_active=was_active, is_over=True)
+def orders_are_freed_by_a_retry(gate: Gate, job: UUID, *, was_active: bool, is_over: bool, waits: bool) -> Gate:
+    return gates.vacated(gate, job, was_active=was_active, is_over=True, waits=waits)
 
 
-def anybody_frees_an_order(gate: Gate, job: UUID, *, was_active: bool, is_over: bool) -> Gate:
-    return gates.vacated(gate, gate.holder or job, was_active=was_active, is_over=is_over)
+def anybody_frees_an_order(gate: Gate, job: UUID, *, was_active: bool, is_over: bool, waits: bool) -> Gate:
+    return gates.vacated(gate, gate.holder or job, was_active=was_active, is_over=is_over, waits=waits)
 
 
-def rates_count_what_runs(gate: Gate, job: UUID, *, was_active: bool, is_over: bool) -> Gate:
+def rates_count_what_runs(gate: Gate, job: UUID, *, was_active: bool, is_over: bool, waits: bool) -> Gate:
     if gate.kind is GateKind.RATE and was_active:
         return replace(gate, log=gate.log[1:])
+    return gates.vacated(gate, job, was_active=was_active, is_over=is_over, waits=waits)
+
+
+def a_train_is_over_with_its_first_job(gate: Gate, job: UUID, *, was_active: bool, is_over: bool, waits: bool) -> Gate:
+    after = gates.vacated(gate, job, was_active=was_active, is_over=is_over, waits=waits)
+    return replace(after, held=0) if gate.kind is GateKind.ORDER else after
+
+
+def who_waits_does_not_come_first(gate: Gate, job: UUID, *, was_active: bool, is_over: bool, waits: bool) -> Gate:
     return gates.vacated(gate, job, was_active=was_active, is_over=is_over)
+
+
+def trains_have_any_length(gate: Gate) -> int:
+    return 1_000
 
 
 def rates_are_not_counted(gate: Gate, jobs: Sequence[UUID], now: int) -> Gate:
@@ -183,8 +204,21 @@ class JobsThatRunAgainKeepTheirPlaces(MemoryStore):
 
 
 class RatedJobsAreFetchedAhead(MemoryStore):
-    def _pick(self, queue: str, slots: int, most_rated: int | None, coin: bool, now: datetime) -> list[JobRecord]:
-        return super()._pick(queue, slots, None, coin, now)
+    def _pick(
+        self, queue: str, bounds: Bounds, coin: bool, now: datetime
+    ) -> tuple[list[JobRecord], Mapping[UUID, UUID]]:
+        return super()._pick(queue, replace(bounds, most_rated=None), coin, now)
+
+
+class GivenBackJobsGoToTheEnd(MemoryStore):
+    def _put(self, before: JobRecord | None, after: JobRecord) -> JobRecord:
+        if before is not None and after.stage is Stage.READY and before.stage is Stage.ACTIVE:
+            before = replace(before, line=None)
+            after = replace(super()._put(before, replace(after, line=None)), line=after.line)
+            self._jobs[after.id] = after
+            self._moved.append((before, after))
+            return after
+        return super()._put(before, after)
 
 
 def with_ledger(kind: type[MemoryLedger]) -> type[MemoryStore]:
@@ -219,12 +253,28 @@ def _traffic(name: str, function: Callable[..., Any], caught_by: str) -> Broken:
 
 
 MUTANTS = [
+    _traffic(
+        "vacated",
+        a_train_is_over_with_its_first_job,
+        "test_nobody_else_is_claimed_before_all_of_a_train_have_left",
+    ),
+    _traffic(
+        "vacated",
+        who_waits_does_not_come_first,
+        "test_while_some_of_a_broken_train_are_out_nobody_passes_them",
+    ),
+    _traffic("longest_train", trains_have_any_length, "test_a_train_is_no_longer_than_the_order_lets_it_be"),
+    Broken("test_what_is_given_back_is_claimed_in_its_order_again", store=GivenBackJobsGoToTheEnd),
     _traffic("vacated", places_are_never_freed, "test_lines_may_share_a_gate"),
     _traffic("vacated", places_are_freed_by_jobs_that_wait, "test_a_cancelled_job_that_waits_frees_no_place"),
     _traffic("vacated", places_are_freed_at_the_end_only, "test_what_is_given_back_at_once_comes_first"),
     _traffic("vacated", orders_are_never_freed, "test_one_at_a_time_in_their_order"),
     _traffic("vacated", orders_are_freed_by_a_retry, "test_an_order_is_kept_across_retries"),
-    _traffic("vacated", anybody_frees_an_order, "test_a_cancelled_job_that_waits_lets_nobody_pass_the_one_that_runs"),
+    _traffic(
+        "vacated",
+        anybody_frees_an_order,
+        "test_a_cancelled_job_that_waits_lets_nobody_pass_the_one_that_will_run_again",
+    ),
     _traffic("vacated", rates_count_what_runs, "test_no_more_start_in_a_window_than_the_rate"),
     _traffic("taken", rates_are_not_counted, "test_no_more_start_in_a_window_than_the_rate"),
     _traffic("taken", claims_are_counted_once, "test_no_more_start_in_a_window_than_the_rate"),

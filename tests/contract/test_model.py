@@ -9,10 +9,10 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
 from datetime import datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 from uuid import UUID
 
 import hypothesis.strategies as st
@@ -80,6 +80,8 @@ MINUTE = timedelta(minutes=1)
 HOUR = timedelta(hours=1)
 ERROR = Failure(FailureKind.ERROR, "ValueError", "no", "Traceback")
 NOBODY = UUID(int=0x7 << 76 | 0b10 << 62 | 1)
+
+Answer = TypeVar("Answer")
 
 TRANSITIONS: list[Transition] = [
     Complete(),
@@ -184,19 +186,29 @@ class StoreMachine(RuleBasedStateMachine):
         self.claims: list[ClaimedJob] = []
         self.workers: list[UUID] = []
         self.tokens: Iterator[UUID] = (UUID(int=0x4 << 76 | 0b10 << 62 | n) for n in range(1, 1 << 30))
+        self.known: dict[Store, dict[UUID, tuple[JobRecord | None, list[Attempt]]]] = {self.model: {}, self.store: {}}
+        """What was last seen of each job, and its attempts."""
 
     def make_store(self) -> Store:
         raise NotImplementedError
 
+    def run(self, question: Coroutine[Any, Any, Answer]) -> Answer:
+        """Without making ready for Ctrl-C each time, as a Runner does: that takes as long as a question."""
+        return self.runner.get_loop().run_until_complete(question)
+
     def teardown(self) -> None:
-        self.runner.run(self.store.close())
-        self.runner.close()
+        try:
+            self.known = {self.model: {}, self.store: {}}
+            self.everything_agrees()
+        finally:
+            self.run(self.store.close())
+            self.runner.close()
 
     # ── asking both ──────────────────────────────────────────────────────────────────────────────────────────────
 
     def both(self, ask: Callable[[Store], Awaitable[Any]], normal: Callable[[Any], Any] = lambda answer: answer) -> Any:
         """Ask the store and the model the same; their answers, or their refusals, must be equal."""
-        expected, answer = self.runner.run(self._answers(ask))
+        expected, answer = self.run(self._answers(ask))
         assert _comparable(answer, normal) == _comparable(expected, normal)
         return None if isinstance(expected, HoldfastError) else expected
 
@@ -340,7 +352,7 @@ class StoreMachine(RuleBasedStateMachine):
     )
     def lose_worker(self, pick: int, end: str, numbers: list[int], transitions: list[Transition]) -> None:
         worker, batch = self.worker(pick), self.settlements(numbers, transitions)
-        beats = {sighting.worker: sighting.beat for sighting in self.runner.run(self.model.sightings())}
+        beats = {sighting.worker: sighting.beat for sighting in self.run(self.model.sightings())}
         match end:
             case "rescue":
                 self.both(lambda store: store.rescue({worker: beats.get(worker, 1)}), sorted)
@@ -409,7 +421,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule(is_cancelled=st.booleans(), is_edited=st.booleans())
     def retry_all(self, is_cancelled: bool, is_edited: bool) -> None:
         wanted = {JobState.DEAD, JobState.CANCELLED} if is_cancelled else {JobState.DEAD}
-        ids = [job.id for job in self.runner.run(self.model.page(Filter(states=frozenset(wanted)), limit=50)).jobs]
+        ids = [job.id for job in self.run(self.model.page(Filter(states=frozenset(wanted)), limit=50)).jobs]
         self.both(lambda store: store.retry(ids, '{"a": 4}' if is_edited else None))
 
     @rule(
@@ -468,15 +480,30 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def everything_agrees(self) -> None:
-        model, store = self.runner.run(self._pictures())
+        model, store = self.run(self._pictures())
         for part in Picture.__struct_fields__:
             assert getattr(store, part) == getattr(model, part), part
         _check_counters(store)
         _check_keys(store)
 
     async def _pictures(self) -> tuple[Picture, Picture]:
+        return await self._picture(self.model), await self._picture(self.store)
+
+    async def _picture(self, store: Store) -> Picture:
         ids = [job.id for job in self.jobs]
-        return await _picture(self.model, ids, self.has_reborn), await _picture(self.store, ids, self.has_reborn)
+        jobs = await store.get(ids)
+        return await _picture(store, ids, jobs, await self._attempts(store, ids, jobs), self.has_reborn)
+
+    async def _attempts(self, store: Store, ids: list[UUID], jobs: list[JobRecord]) -> list[list[Attempt]]:
+        """All attempts, of which only those are asked for that belong to jobs that have changed or are gone.
+
+        Attempts that change while their job does not are seen when this life ends, and all of them are asked for.
+        """
+        known, now = self.known[store], {job.id: job for job in jobs}
+        changed = [id for id in dict.fromkeys(ids) if id not in known or known[id][0] != now.get(id)]
+        for id, attempts in zip(changed, await asyncio.gather(*map(store.attempts, changed)), strict=True):
+            known[id] = now.get(id), attempts
+        return [known[id][1] for id in ids]
 
 
 class Picture(msgspec.Struct):
@@ -493,9 +520,9 @@ class Picture(msgspec.Struct):
     unannounced: list[UUID]
 
 
-async def _picture(store: Store, ids: list[UUID], has_reborn: bool) -> Picture:
-    jobs = await store.get(ids)
-
+async def _picture(
+    store: Store, ids: list[UUID], jobs: list[JobRecord], attempts: list[list[Attempt]], has_reborn: bool
+) -> Picture:
     def order(job: JobRecord) -> tuple[int, int, int, UUID]:
         # Of jobs that are given back together, which goes first is the store's own choice: the older one, or the one
         # with the smaller id. These are the same but for jobs that were born again.
@@ -505,7 +532,7 @@ async def _picture(store: Store, ids: list[UUID], has_reborn: bool) -> Picture:
     ready = sorted((job for job in jobs if job.stage is Stage.READY), key=order)
     return Picture(
         jobs=[placeless(job) for job in jobs],
-        attempts=await asyncio.gather(*(store.attempts(id) for id in ids)),
+        attempts=attempts,
         queues=sorted(await store.queues(), key=lambda queue: queue.name),
         workers=sorted(await store.workers(), key=lambda worker: worker.id),
         sightings=sorted(

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 from uuid import UUID
 
 import pytest
@@ -130,9 +131,7 @@ class ProgressOutlivesItsJob(MemoryStore):
 class ClaimHandsAJobTwice(MemoryStore):
     """Between reading and writing it lets others in, as a store without locks would."""
 
-    async def claim(
-        self, worker: UUID, token: UUID, demand: Mapping[str, int], at_once: Mapping[str, int] | None = None
-    ) -> list[ClaimedJob]:
+    async def claim(self, worker: UUID, token: UUID, demand: Mapping[str, int], *_: Any, **__: Any) -> list[ClaimedJob]:
         seen = dict(self._jobs)
         await asyncio.sleep(0)
         now = dict(self._jobs)
@@ -141,9 +140,7 @@ class ClaimHandsAJobTwice(MemoryStore):
 
 
 class ClaimIgnoresPriority(MemoryStore):
-    async def claim(
-        self, worker: UUID, token: UUID, demand: Mapping[str, int], at_once: Mapping[str, int] | None = None
-    ) -> list[ClaimedJob]:
+    async def claim(self, worker: UUID, token: UUID, demand: Mapping[str, int], *_: Any, **__: Any) -> list[ClaimedJob]:
         priorities = {job.id: job.priority for job in self._jobs.values()}
         self._jobs = {id: replace(job, priority=5) for id, job in self._jobs.items()}
         claimed = await super().claim(worker, token, demand)
@@ -152,9 +149,7 @@ class ClaimIgnoresPriority(MemoryStore):
 
 
 class ClaimTakesTheNewestFirst(MemoryStore):
-    async def claim(
-        self, worker: UUID, token: UUID, demand: Mapping[str, int], at_once: Mapping[str, int] | None = None
-    ) -> list[ClaimedJob]:
+    async def claim(self, worker: UUID, token: UUID, demand: Mapping[str, int], *_: Any, **__: Any) -> list[ClaimedJob]:
         self._jobs = {id: replace(job, place=-job.place) for id, job in self._jobs.items()}
         claimed = await super().claim(worker, token, demand)
         self._jobs = {id: replace(job, place=-job.place) for id, job in self._jobs.items()}
@@ -167,18 +162,14 @@ class GivenBackGoesToTheEndOfTheLine(MemoryStore):
 
 
 class ClaimIgnoresThePause(MemoryStore):
-    async def claim(
-        self, worker: UUID, token: UUID, demand: Mapping[str, int], at_once: Mapping[str, int] | None = None
-    ) -> list[ClaimedJob]:
+    async def claim(self, worker: UUID, token: UUID, demand: Mapping[str, int], *_: Any, **__: Any) -> list[ClaimedJob]:
         paused = self._queues
         self._queues = {name: replace(queue, paused_at=None) for name, queue in paused.items()}
         return await super().claim(worker, token, demand)
 
 
 class ClaimTakesExpiredJobs(MemoryStore):
-    async def claim(
-        self, worker: UUID, token: UUID, demand: Mapping[str, int], at_once: Mapping[str, int] | None = None
-    ) -> list[ClaimedJob]:
+    async def claim(self, worker: UUID, token: UUID, demand: Mapping[str, int], *_: Any, **__: Any) -> list[ClaimedJob]:
         expiries = {job.id: job.expires_at for job in self._jobs.values()}
         self._jobs = {id: replace(job, expires_at=None) for id, job in self._jobs.items()}
         claimed = await super().claim(worker, token, demand)
@@ -192,9 +183,7 @@ class DeadWorkersMayClaim(MemoryStore):
 
 
 class DemandIsShared(MemoryStore):
-    async def claim(
-        self, worker: UUID, token: UUID, demand: Mapping[str, int], at_once: Mapping[str, int] | None = None
-    ) -> list[ClaimedJob]:
+    async def claim(self, worker: UUID, token: UUID, demand: Mapping[str, int], *_: Any, **__: Any) -> list[ClaimedJob]:
         total = sum(demand.values())
         return await super().claim(worker, token, dict.fromkeys(demand, total))
 

@@ -27,7 +27,7 @@ MOST = 2
 
 @pytest.fixture(params=LIMITED_DATABASES)
 def url(request: pytest.FixtureRequest, path: Path) -> str:
-    return f"sqlite:///{path}" if request.param == "sqlite" else request.getfixturevalue("postgres_database")
+    return f"sqlite:///{path}" if request.param == "sqlite" else request.getfixturevalue("migrated_database")
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ async def fill(store: Store, number: int) -> dict[UUID, Bounds]:
         tenant = GateRule(GateKind.FAIR, "", key)
         gates = chance.choice([(limit,), (order,), (limit, order, tenant)])
         # The same order key with other gates beside it is another line: these are only told to be one at a time.
-        order = GateRule(GateKind.ORDER, "both" if len(gates) > 1 else "alone", order.key)
+        order = GateRule(GateKind.ORDER, "both" if len(gates) > 1 else "alone", order.key, most=5)
         gates = tuple(order if gate.kind is GateKind.ORDER else gate for gate in gates)
         job = NewJob(ids.make(), "t", "default", "{}", max_attempts=5, line=LineRule(gates))
         jobs.append(job)
@@ -79,8 +79,9 @@ class Claimers:
     async def kill(self, store: Store, actor: Actor) -> None:
         """Its places are free when the store has freed them, and not before."""
         self.alive.remove(actor)
-        self._history.write(KILL, pid=actor.pid, note=Fate.CHILD)
         actor.kill()
+        # Not before: until it is dead, it may write down that it has claimed something.
+        self._history.write(KILL, pid=actor.pid, note=Fate.CHILD)
         await store.bury_worker(self._workers[actor.pid])
 
     def wait(self) -> None:

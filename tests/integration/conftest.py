@@ -16,7 +16,7 @@ from tests.servers.databases import Databases
 def database(request: pytest.FixtureRequest, tmp_path: Path) -> Database:
     if request.param == "sqlite":
         return SqliteDatabase(tmp_path)
-    return PostgresDatabase(tmp_path, request.getfixturevalue("postgres_database"))
+    return PostgresDatabase(tmp_path, request.getfixturevalue("migrated_database"))
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])

@@ -23,6 +23,7 @@ from holdfast.stores.sqlite.migrate import shipped_migrations
 from holdfast.stores.sqlite.session import Operation
 from holdfast.stores.sqlite.transaction import Transaction
 from holdfast.testing import ManualClock
+from holdfast.turns import Bounds
 
 
 async def test_a_thousand_keys_leave_nothing_behind(tmp_path: Path) -> None:
@@ -182,7 +183,7 @@ async def test_what_was_rolled_back_is_not_remembered(tmp_path: Path) -> None:
         def fail(it: Transaction) -> None:
             for _ in range(2):
                 it.enqueue([one.job(limit("a"))])
-            it.claim("default", 10, uuid4(), uuid4())
+            it.claim("default", Bounds(10), uuid4(), uuid4())
             raise RuntimeError("on purpose")
 
         with pytest.raises(StoreError, match="on purpose"):

@@ -16,7 +16,8 @@ from holdfast.stores.sqlite.statements import names, statement
 GROWING: Final = "failures|gates|jobs|keys|lines|progress|ticks"
 SCANS: Final = {
     "busy_queues": {"holdfast_open_lines"},  # one queue after the other
-    "forgotten_lines": {"holdfast_active"},  # what runs
+    "first_at_work": {"holdfast_active"},  # what runs
+    "forgotten_lines": {"holdfast_active"},
     "limits": {"holdfast_parked_lines", "holdfast_named_gates"},  # for people, who see all of it
     "select_orphans": {"holdfast_active"},
     "select_unannounced": {"holdfast_unannounced"},  # a part of the index, from its beginning

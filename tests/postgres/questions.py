@@ -80,7 +80,7 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "lock_dead": [],
         "lock_expired": [None, batch],
         "lock_gates": [gates],
-        "look_at_lines": [LINED_QUEUE, 5, batch, batch, batch, 0, lines, ones],
+        "look_at_lines": [LINED_QUEUE, 5, batch, batch, batch, 0, lines, ones, batch],
         "lock_orphans": [[WORKER], batch],
         "lock_schedules": [[TASK]],
         "lock_workers": [[WORKER]],
@@ -148,7 +148,7 @@ def _traffic(batch: int) -> list[object]:
     lines, gates, ones = ids_of(LINE, batch), ids_of(GATE, batch), [1] * batch
     parts = lines[::3], lines[1::3], lines[2::3]
     opened, parked, closed = ([part, ones[: len(part)]] for part in parts)
-    of_gates = [gates, ones, gates, gates, gates, ["[]"] * batch, ones, gates, ones]
+    of_gates = [gates, ones, gates, gates, ones, gates, ["[]"] * batch, ones, gates, ones]
     return [
         *opened,
         *parked,

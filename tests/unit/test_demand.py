@@ -21,6 +21,54 @@ def work_off(demand: Demand, pool: int, jobs: int) -> None:
         demand.finished(pool)
 
 
+# ── behind others of their order ─────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_at_first_a_few_are_asked_for_that_are_behind_others() -> None:
+    demand = Demand(make_slots({"a": 2}))
+    assert demand.behind(demand.wanted(0.0, PLENTY), PLENTY) == 16
+    assert demand.behind({"a": 2}, 5) == 5
+    assert demand.behind({}, PLENTY) == 0
+
+
+def test_of_fast_jobs_more_are_fetched_behind_others_than_ahead() -> None:
+    demand = Demand(make_slots({"a": 2}))
+    now = 0.0
+    wanted = demand.wanted(now, PLENTY)
+    for _ in range(20):
+        now += 0.1
+        work_off(demand, 0, 100)  # 1,000 a second
+        wanted = demand.wanted(now, PLENTY)
+    assert 40 <= wanted["a"] <= 52
+    assert 450 <= demand.behind(wanted, PLENTY) <= 500
+
+
+def test_those_behind_others_take_no_slot_and_no_room_until_they_come_forward() -> None:
+    demand = Demand(make_slots({"a": 2}))
+    for _ in range(10):
+        demand.fetched_behind(0)
+    assert demand.wanted(0.0, PLENTY) == {"a": 2}
+    assert demand.behind({"a": 2}, PLENTY) == 6
+    assert not demand.is_idle(0)
+    demand.came_forward(0)
+    demand.started(0)
+    assert demand.wanted(0.0, PLENTY) == {"a": 1}
+    for _ in range(9):
+        demand.dropped_behind(0)
+    assert demand.behind({"a": 1}, PLENTY) == 16
+
+
+def test_if_they_had_to_be_given_back_fewer_are_fetched_for_some_time() -> None:
+    demand = Demand(make_slots({"a": 2}))
+    demand.wanted(0.0, PLENTY)
+    for _ in range(5):
+        demand.overestimated_behind(0)
+    assert demand.behind({"a": 2}, PLENTY) == 0
+    assert demand.wanted(0.0, PLENTY) == {"a": 2}, "it says nothing about others"
+    demand.wanted(30.0, PLENTY)
+    assert demand.behind({"a": 2}, PLENTY) == 16
+
+
 # ── room ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -10,8 +10,9 @@ import pytest
 from msgspec.structs import replace
 
 from holdfast import Holdfast, InvalidOption, InvalidPayload, Limit, Order, Rate
-from holdfast.gates import GateKind, GateRule, LineRule, made, taken
-from holdfast.limits import gate_kind, limit_record
+from holdfast.gates import LONGEST_TRAIN, GateKind, GateRule, LineRule, made, taken
+from holdfast.job import Delivery
+from holdfast.limits import Limits, gate_kind, limit_record
 from holdfast.moment import to_microseconds
 
 
@@ -138,3 +139,12 @@ def test_kinds_are_called_as_the_options_are() -> None:
     for nonsense in ("speed", 1, None, ["limit"]):
         with pytest.raises(InvalidOption, match="limit, rate, order, fair"):
             gate_kind(nonsense)
+
+
+@pytest.mark.parametrize(
+    ("delivery", "longest"),
+    [(Delivery.AT_LEAST_ONCE, LONGEST_TRAIN), (Delivery.TRANSACTIONAL, LONGEST_TRAIN), (Delivery.AT_MOST_ONCE, 1)],
+)
+def test_what_may_run_only_once_is_never_claimed_behind_another(delivery: Delivery, longest: int) -> None:
+    [definition] = Limits(order=Order("{key}")).definitions("task", delivery)
+    assert definition.most == longest

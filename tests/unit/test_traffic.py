@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from uuid import UUID
 
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from holdfast import traffic
 from holdfast.gates import GateKind, GateRule, LineRule, to_open
 from holdfast.stores.memory_ledger import MemoryLedger
 from holdfast.traffic import Departure, at_once
-from holdfast.turns import LineState, lines_share
+from holdfast.turns import Bounds, LineState, lines_share
 
 SECOND = 1_000_000
 QUEUE = "q"
@@ -25,9 +26,12 @@ class World:
 
     def __init__(self) -> None:
         self.ready: dict[UUID, list[UUID]] = {}
+        """Of each line, in the order to claim them in."""
+        self.place_of: dict[UUID, tuple[int, int]] = {}
         self.line_of: dict[UUID, UUID] = {}
         self.rule_of: dict[UUID, LineRule] = {}
-        self.active: dict[UUID, None] = {}
+        self.active: dict[UUID, UUID | None] = {}
+        """With the one that each is behind, if that has not been completed."""
         self.resting: dict[UUID, None] = {}
         """They have run, and will run again, but not now."""
         self.starts: list[tuple[int, UUID]] = []
@@ -36,6 +40,7 @@ class World:
         self.ledger = MemoryLedger(lambda line: self.ready.get(line, []), self.ready_where)
         self.now = 10**15
         self.last = 0
+        self.last_place = 0
 
     def enqueue(self, rule: LineRule, priority: int = 5, queue: str = QUEUE) -> UUID:
         self.last += 1
@@ -43,41 +48,84 @@ class World:
         line = rule.id_for(queue, priority)
         self.line_of[job], self.rule_of[job] = line, rule
         at_once(traffic.enter(self.ledger, [(rule, queue, priority)]))
-        self.ready.setdefault(line, []).append(job)
-        at_once(traffic.wake(self.ledger, [line]))
+        self.become_ready(job)
         return job
+
+    def become_ready(self, job: UUID) -> None:
+        self.last_place += 1
+        self._line_up(job, (1, self.last_place))
+        at_once(traffic.wake(self.ledger, [self.line_of[job]]))
+
+    def _line_up(self, job: UUID, place: tuple[int, int]) -> None:
+        self.place_of[job] = place
+        line = self.line_of[job]
+        self.ready[line] = sorted([*self.ready.get(line, ()), job], key=self.place_of.__getitem__)
+
+    @property
+    def running(self) -> list[UUID]:
+        """Those that are behind nobody."""
+        return [job for job, before in self.active.items() if before is None]
 
     def ready_where(self, job: UUID) -> UUID | None:
         line = self.line_of[job]
         return line if job in self.ready[line] else None
 
-    def claim(self, slots: int, *, queue: str = QUEUE, most_rated: int | None = None) -> list[UUID]:
+    def claim(
+        self, slots: int, *, queue: str = QUEUE, most_rated: int | None = None, most_behind: int = 0
+    ) -> list[UUID]:
         found: list[UUID] = []
         for priority in sorted(at_once(self.ledger.open_priorities(queue)), reverse=True):
-            claimed = at_once(
-                traffic.claim(self.ledger, queue, priority, slots - len(found), self.now, most_rated=most_rated)
-            )
+            bounds = Bounds(slots - len(found), most_rated, most_behind)
+            claimed = at_once(traffic.claim(self.ledger, queue, priority, bounds, self.now))
             for job in claimed.jobs:
+                assert claimed.behind.get(job) is None or claimed.behind[job] in self.active
                 self.ready[self.line_of[job]].remove(job)
-                self.active[job] = None
+                self.active[job] = claimed.behind.get(job)
                 self.starts.append((self.now, job))
             found += claimed.jobs
+            assert len(claimed.behind) <= most_behind
+            most_behind -= len(claimed.behind)
             assert most_rated is None or claimed.rated <= most_rated
             most_rated = None if most_rated is None else most_rated - claimed.rated
+            assert len(claimed.jobs) - len(claimed.behind) <= bounds.slots
+            if len(found) >= slots:
+                break
         return found
 
     def end(self, job: UUID, *, is_over: bool = True, is_dead: bool = False) -> None:
+        """A job that runs has ended. If it is not done, those behind it are given back."""
         del self.active[job]
         if not is_over:
             self.resting[job] = None
-        departure = Departure(job, self.line_of[job], was_active=True, is_over=is_over, is_dead=is_dead)
+        departure = Departure(
+            job, self.line_of[job], was_active=True, is_over=is_over, is_dead=is_dead, waits=not is_over
+        )
         at_once(traffic.leave(self.ledger, [departure], self.now))
+        for follower in [each for each, before in self.active.items() if before == job]:
+            if is_over and not is_dead:
+                self.active[follower] = None
+            else:
+                self.give_back(self.train_from(follower))
+
+    def train_from(self, job: UUID) -> list[UUID]:
+        """A job, and all that are behind it."""
+        train = [job]
+        while following := [each for each, before in self.active.items() if before == train[-1]]:
+            train += following
+        return train
+
+    def give_back(self, jobs: Iterable[UUID]) -> None:
+        """In any order, each by itself."""
+        for job in jobs:
+            del self.active[job]
+            self._line_up(job, (0, self.place_of[job][1]))
+            departure = Departure(job, self.line_of[job], was_active=True, is_over=False)
+            at_once(traffic.leave(self.ledger, [departure], self.now))
+            at_once(traffic.wake(self.ledger, [self.line_of[job]]))
 
     def rouse(self, job: UUID) -> None:
         del self.resting[job]
-        line = self.line_of[job]
-        self.ready[line].append(job)
-        at_once(traffic.wake(self.ledger, [line]))
+        self.become_ready(job)
 
     def drop(self, job: UUID) -> None:
         """It is cancelled while it waits."""
@@ -116,12 +164,16 @@ class World:
                 self.overfull[gate.id] = min(self.overfull.get(gate.id, 0), gate.held)
                 assert gate.held == held[gate.id] <= max(gate.most, self.overfull[gate.id])
             if gate.kind is GateKind.ORDER:
-                assert held[gate.id] <= 1
+                assert gate.held == held[gate.id] <= max(1, gate.most)
+                running = [job for job in self.running if gate.id in {it.id for it in self.rule_of[job].gates}]
+                assert len(running) <= 1
 
 
 LIMITS = st.integers(0, 2).map(lambda key: GateRule(GateKind.LIMIT, "task", f"l{key}", key + 1))
 RATES = st.integers(0, 1).map(lambda key: GateRule(GateKind.RATE, "task", f"r{key}", 3, SECOND))
-ORDERS = st.integers(0, 3).map(lambda key: GateRule(GateKind.ORDER, "task", f"o{key}", is_blocking=key == 3))
+ORDERS = st.integers(0, 4).map(
+    lambda key: GateRule(GateKind.ORDER, "task", f"o{key}", most=1 if key == 0 else 4, is_blocking=key == 3)
+)
 TENANTS = st.integers(0, 2).map(lambda key: GateRule(GateKind.FAIR, "", f"t{key}"))
 
 
@@ -141,15 +193,27 @@ class AnyTraffic(RuleBasedStateMachine):
         for _ in range(number):
             self.world.enqueue(line, priority, queue)
 
-    @rule(slots=st.integers(1, 8), most_rated=st.none() | st.integers(0, 3), queue=st.sampled_from(QUEUES))
-    def claim(self, slots: int, most_rated: int | None, queue: str) -> None:
-        assert len(self.world.claim(slots, queue=queue, most_rated=most_rated)) <= slots
+    @rule(
+        slots=st.integers(1, 8),
+        most_rated=st.none() | st.integers(0, 3),
+        most_behind=st.integers(0, 6),
+        queue=st.sampled_from(QUEUES),
+    )
+    def claim(self, slots: int, most_rated: int | None, most_behind: int, queue: str) -> None:
+        self.world.claim(slots, queue=queue, most_rated=most_rated, most_behind=most_behind)
 
     @precondition(lambda self: self.world.active)
     @rule(data=st.data(), end=st.sampled_from(["done", "rest", "dead"]))
     def end(self, data: st.DataObject, end: str) -> None:
-        job = data.draw(st.sampled_from(list(self.world.active)))
+        job = data.draw(st.sampled_from(self.world.running))
         self.world.end(job, is_over=end != "rest", is_dead=end == "dead")
+
+    @precondition(lambda self: self.world.active)
+    @rule(data=st.data())
+    def give_back(self, data: st.DataObject) -> None:
+        """A worker does not get to the end of a train, or is stopped, or is gone."""
+        first = data.draw(st.sampled_from(list(self.world.active)))
+        self.world.give_back(data.draw(st.permutations(self.world.train_from(first))))
 
     @precondition(lambda self: self.world.resting)
     @rule(data=st.data())
@@ -199,8 +263,8 @@ class AnyTraffic(RuleBasedStateMachine):
             for job in list(world.resting):
                 world.rouse(job)
             idle = 0 if world.claim(50, queue=queue) else idle + 1
-            for job in list(world.active):
-                world.end(job)
+            while world.active:
+                world.end(world.running[0])
 
 
 TestAnyTraffic = AnyTraffic.TestCase
@@ -267,16 +331,18 @@ def test_many_lines_of_one_tenant_get_no_more_than_one_line_of_another(slots: in
     assert len(started) <= 2 * len(small) + slots + 1
 
 
-@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=40), st.integers(1, 5))
-def test_an_order_is_kept_for_each_key_also_across_retries(keys: list[str], slots: int) -> None:
+@given(st.lists(st.sampled_from("abc"), min_size=1, max_size=40), st.integers(1, 5), st.integers(1, 4))
+def test_an_order_is_kept_for_each_key_also_across_retries(keys: list[str], slots: int, longest: int) -> None:
     world = World()
     expected: dict[str, list[UUID]] = {}
     for key in keys:
-        expected.setdefault(key, []).append(world.enqueue(LineRule((GateRule(GateKind.ORDER, "task", key),))))
+        expected.setdefault(key, []).append(world.enqueue(LineRule((GateRule(GateKind.ORDER, "task", key, longest),))))
     ended: dict[str, list[UUID]] = {}
     tries: Counter[UUID] = Counter()
     while any(world.ready.values()) or world.resting:
-        for job in world.claim(slots):
+        world.claim(slots, most_behind=slots)
+        while world.running:
+            job = world.running[0]
             key = world.rule_of[job].gates[0].key
             assert expected[key][len(ended.get(key, []))] == job
             tries[job] += 1

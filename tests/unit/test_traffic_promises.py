@@ -21,6 +21,8 @@ class WatchedWorld(World):
         super().__init__()
         self.holder: dict[UUID, UUID] = {}
         self.tried: set[UUID] = set()
+        self.behind: dict[UUID, UUID] = {}
+        """Which job each was behind when it was last claimed."""
         self.most: dict[UUID, int] = {}
         """Of rates that somebody has set: the highest that they were at."""
 
@@ -28,12 +30,16 @@ class WatchedWorld(World):
         super().override(rule, most)
         self.most[rule.id] = max(self.most.get(rule.id, rule.most), most or rule.most)
 
-    def claim(self, slots: int, *, queue: str = QUEUE, most_rated: int | None = None) -> list[UUID]:
+    def claim(
+        self, slots: int, *, queue: str = QUEUE, most_rated: int | None = None, most_behind: int = 0
+    ) -> list[UUID]:
         before = {line: list(jobs) for line, jobs in self.ready.items()}
-        claimed = super().claim(slots, queue=queue, most_rated=most_rated)
+        claimed = super().claim(slots, queue=queue, most_rated=most_rated, most_behind=most_behind)
+        self.behind |= {job: other for job in claimed if (other := self.active[job]) is not None}
         for job in claimed:
             for gate in self._orders_of(job):
-                assert self.holder.setdefault(gate.id, job) == job, "it has overtaken the one before it"
+                if self.active[job] is None:
+                    assert self.holder.setdefault(gate.id, job) == job, "it has overtaken the one before it"
             fresh = [other for other in before[self.line_of[job]] if other not in self.tried]
             assert job in self.tried or job == fresh[0], "it was not its turn"
             self.tried.add(job)
@@ -43,8 +49,11 @@ class WatchedWorld(World):
 
     def end(self, job: UUID, *, is_over: bool = True, is_dead: bool = False) -> None:
         super().end(job, is_over=is_over, is_dead=is_dead)
+        following = [each for each in self.running if self.behind.get(each) == job]
         for gate in self._orders_of(job):
-            if is_over and not (is_dead and gate.is_blocking):
+            if following:
+                (self.holder[gate.id],) = following
+            elif is_over and not (is_dead and gate.is_blocking):
                 del self.holder[gate.id]
 
     def drop(self, job: UUID) -> None:

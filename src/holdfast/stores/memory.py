@@ -20,7 +20,7 @@ from holdfast.breaker import Admission, BreakerPolicy, BreakerRecord, BreakerRep
 from holdfast.clock import Clock, SystemClock
 from holdfast.codec import fingerprint
 from holdfast.errors import InvalidTransaction, WorkerDeclaredDead, WrongDatabase
-from holdfast.gates import Gate, GateKind, GateRule
+from holdfast.gates import Gate, GateKind, GateRule, is_train
 from holdfast.job import (
     FINAL,
     WAITING,
@@ -81,6 +81,7 @@ from holdfast.stores.memory_breakers import MemoryBreakers
 from holdfast.stores.memory_ledger import MemoryLedger
 from holdfast.stores.memory_schedules import MemorySchedules
 from holdfast.traffic import Departure, at_once
+from holdfast.turns import Bounds
 
 _BATCH = 1000
 
@@ -188,22 +189,36 @@ class MemoryStore:
                 raise refusal
 
     async def claim(
-        self, worker: UUID, token: UUID, demand: Mapping[str, int], at_once: Mapping[str, int] | None = None
+        self,
+        worker: UUID,
+        token: UUID,
+        demand: Mapping[str, int],
+        at_once: Mapping[str, int] | None = None,
+        most_behind: int = 0,
     ) -> list[ClaimedJob]:
         with self._lock:
             now = self._clock.now()
             self._alive(worker)
             claimed: list[JobRecord] = []
+            behind: dict[UUID, UUID] = {}
             for queue, slots in demand.items():
                 if slots > 0 and not self._queue(queue).is_paused:
                     most_rated = None if at_once is None else at_once.get(queue, 0)
-                    claimed += self._pick(queue, slots, most_rated, bool(token.int & 1), now)
+                    bounds = Bounds(slots, most_rated, most_behind - len(behind))
+                    jobs, in_trains = self._pick(queue, bounds, bool(token.int & 1), now)
+                    claimed += jobs
+                    behind |= in_trains
             started = [self._put(job, lifecycle.start(job, worker, token, now)) for job in claimed]
             self._moved.clear()  # they were taken from their lines
-            return [_claimed(job) for job in started]
+            return [_claimed(job, behind.get(job.id)) for job in started]
 
-    def _pick(self, queue: str, slots: int, most_rated: int | None, coin: bool, now: datetime) -> list[JobRecord]:
-        """The jobs that a claim takes from a queue: by priority, and of the same priority some of either kind."""
+    def _pick(
+        self, queue: str, bounds: Bounds, coin: bool, now: datetime
+    ) -> tuple[list[JobRecord], Mapping[UUID, UUID]]:
+        """The jobs that a claim takes from a queue: by priority, and of the same priority some of either kind.
+
+        And which one those are behind that are not the first of their train.
+        """
         plain = [job for job in self._ready(now) if job.queue == queue and job.line is None]
         plain.sort(key=lambda job: (-job.priority, job.lane, job.place))
 
@@ -211,11 +226,11 @@ class MemoryStore:
             return [job for job in plain if lowest <= job.priority <= highest][:most]
 
         moment = to_microseconds(now)
-        picked = at_once(traffic.pick(self._ledger, plain_jobs, queue, slots, moment, coin=coin, most_rated=most_rated))
+        picked = at_once(traffic.pick(self._ledger, plain_jobs, queue, bounds, moment, coin=coin))
         self._ring(HintKind.WORK, picked.queues)
         if picked.has_timed:
             self._ring(HintKind.LATER, {queue})
-        return [self._jobs[each] if isinstance(each, UUID) else each for each in picked.jobs]
+        return [self._jobs[each] if isinstance(each, UUID) else each for each in picked.jobs], picked.behind
 
     def _ready(self, now: datetime) -> list[JobRecord]:
         waiting = map(self._jobs.__getitem__, self._waiting)
@@ -651,6 +666,10 @@ class MemoryStore:
             now = self._clock.now()
             line = None if job.line is None else at_once(self._ledger.lines([job.line])).get(job.line)
             gates = {} if line is None else at_once(self._ledger.gates(line.gates))
+            gates = {
+                id: replace(gate, holder=self._first_at_work(line.id)) if line and is_train(gate) else gate
+                for id, gate in gates.items()
+            }
             is_ready = job.stage is Stage.READY
             run, progress = self._progress.get(id, (0, None))
             return Circumstances(
@@ -672,6 +691,10 @@ class MemoryStore:
                 task=next((task for task in self._tasks.values() if task.definition.is_called(job.task)), None),
                 progress=progress if run == job.runs else None,
             )
+
+    def _first_at_work(self, line: UUID) -> UUID | None:
+        mine = [job for job in self._jobs.values() if job.line == line and job.stage is Stage.ACTIVE]
+        return min(mine, key=lambda job: (job.lane, job.place)).id if mine else None
 
     def _ahead(self, job: JobRecord, now: datetime) -> int:
         if job.line is not None:
@@ -756,7 +779,7 @@ class MemoryStore:
 
     def _put(self, before: JobRecord | None, after: JobRecord) -> JobRecord:
         """Keep a record, with its place in the line, its queue's counters and its keys in step."""
-        if after.stage is Stage.READY and (before is None or before.stage is not Stage.READY):
+        if after.stage is Stage.READY and (before is None or lifecycle.takes_new_place(before, after)):
             self._last_place += 1
             after = replace(after, place=self._last_place)
         self._jobs[after.id] = after
@@ -857,7 +880,7 @@ class MemoryStore:
             self._hub.publish([hint])
 
 
-def _claimed(job: JobRecord) -> ClaimedJob:
+def _claimed(job: JobRecord, behind: UUID | None) -> ClaimedJob:
     assert job.token is not None
     return ClaimedJob(
         id=job.id,
@@ -880,6 +903,7 @@ def _claimed(job: JobRecord) -> ClaimedJob:
         has_unique_key=job.unique_key is not None,
         context_json=job.context_json,
         is_lined=job.line is not None,
+        behind=behind,
     )
 
 

@@ -54,6 +54,7 @@ async def conclude(
             error = refusal
         else:
             run.is_taken = True
+            run.is_committed = answer is not Settled.STALE
             if answer is Settled.STALE:
                 log.warning("job %s is not ours any more: what it has written here was rolled back", job.id)
             return Completed(result)

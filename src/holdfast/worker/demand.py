@@ -10,10 +10,16 @@ from holdfast.worker.slots import Slots, share
 LARGEST_CLAIM: Final = 1000
 MOST_AHEAD: Final = 2 * LARGEST_CLAIM
 """Jobs that one process holds and has not started: one claim's are run while the next one's are on their way."""
+MOST_BEHIND: Final = LARGEST_CLAIM
+"""Jobs of one pool that wait for others of their order."""
 _AHEAD_FOR: Final = 0.05
 """Seconds of work that are fetched ahead. Long jobs are never waited for by others: nothing is fetched behind them."""
 _MOST_AHEAD_FOR: Final = 0.2
 """The same where a claim takes long to be answered, since there must be work until then."""
+_BEHIND_FOR: Final = 0.5
+"""Seconds of work that are fetched behind other jobs of their order."""
+_FEWEST_BEHIND: Final = 16
+"""So many at the least, unless they had to be given back: one order alone ends too few jobs to know their speed."""
 _WINDOW: Final = 0.02
 """Seconds of work over which a rate is measured: in shorter ones, others on the same CPU count for too much."""
 _RISES_IN: Final = 0.1
@@ -42,6 +48,8 @@ class Demand:
         self._common = next((number for number, pool in enumerate(slots.pools) if not pool.queues), None)
         self._running = [0] * len(self._sizes)
         self._ahead = [0] * len(self._sizes)
+        self._behind = [0] * len(self._sizes)
+        """How many were fetched that could not start if there were a slot."""
         self._finished = [0] * len(self._sizes)
         self._rates = [0.0] * len(self._sizes)
         self._busy = [0.0] * len(self._sizes)
@@ -51,6 +59,7 @@ class Demand:
         self._seen = [0] * len(self._sizes)
         self._idle_since: list[float | None] = [None] * len(self._sizes)
         self._trust = [1.0] * len(self._sizes)
+        self._trust_behind = [1.0] * len(self._sizes)
         self._counted_at: float | None = None
         self._ahead_for = _AHEAD_FOR
         self._hopeful: dict[str, None] = {}
@@ -109,6 +118,23 @@ class Demand:
         """Some of those that were fetched ahead found no slot in time."""
         self._trust[pool] = max(self._trust[pool] / 2, _LEAST_TRUST)
 
+    def fetched_behind(self, pool: int) -> None:
+        """One that can't start before another one has ended, whether there is a slot for it or not."""
+        self._behind[pool] += 1
+
+    def came_forward(self, pool: int) -> None:
+        """It can, from now on."""
+        self._behind[pool] -= 1
+        self._ahead[pool] += 1
+
+    def dropped_behind(self, pool: int) -> None:
+        """It will not be started here."""
+        self._behind[pool] -= 1
+
+    def overestimated_behind(self, pool: int) -> None:
+        """Some of those had to wait for too long."""
+        self._trust_behind[pool] = max(self._trust_behind[pool] / 2, _LEAST_TRUST)
+
     def has_slot(self, pool: int) -> bool:
         return self._running[pool] < self._sizes[pool]
 
@@ -126,7 +152,7 @@ class Demand:
 
     def is_idle(self, pool: int) -> bool:
         """Whether it has nothing to do."""
-        return not self._running[pool] and not self._ahead[pool]
+        return not self._running[pool] and not self._ahead[pool] and not self._behind[pool]
 
     def went_idle(self, pool: int, now: float) -> None:
         """The last of its jobs is over."""
@@ -179,6 +205,19 @@ class Demand:
                 free[pool] -= found[queue]
         return found
 
+    def behind(self, wanted: Mapping[str, int], most: int) -> int:
+        """How many more to ask for that are behind others of their order, at most so many.
+
+        Nobody else could run them meanwhile, so it does no harm to have them for longer than others.
+        """
+        pools = {self.pool_of(queue) for queue in wanted}
+        room = 0
+        for pool, rate in enumerate(self._rates):
+            if pool in pools:
+                most_of_it = min(max(rate * _BEHIND_FOR, _FEWEST_BEHIND), MOST_BEHIND) * self._trust_behind[pool]
+                room += max(0, int(most_of_it) - self._behind[pool])
+        return max(0, min(room, most))
+
     def _measure(self, now: float) -> None:
         self._count_busy(now)
         for pool, busy in enumerate(self._busy):
@@ -201,6 +240,7 @@ class Demand:
         self._counted_at = now
         for pool, since in enumerate(self._idle_since):
             self._trust[pool] = min(1.0, self._trust[pool] + passed / _TRUST_AGAIN_AFTER)
+            self._trust_behind[pool] = min(1.0, self._trust_behind[pool] + passed / _TRUST_AGAIN_AFTER)
             if since is None:
                 self._busy[pool] += passed
                 self._silent[pool] += passed

@@ -146,6 +146,8 @@ class Run:
     """When it was fetched ahead, if there was no slot for it."""
     is_taken = False
     """The job is not ours any more: nobody wants to know what comes of this."""
+    is_committed = False
+    """Its own transaction has completed it."""
 
     def __init__(self, job: ClaimedJob, plan: Plan, place: Place, slot: int, pool: int) -> None:
         self.job = job

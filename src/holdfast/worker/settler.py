@@ -16,6 +16,8 @@ log = logging.getLogger("holdfast.worker")
 
 LARGEST_SETTLEMENT: Final = 1000
 _LONGEST_PAUSE: Final = 2.0
+_GATHER_FOR: Final = 0.005
+"""Seconds at the most, as long as more come in every turn of the loop."""
 
 Answered = Callable[[list[int], list[Settled], list[Settlement]], None]
 LastWords = Callable[[Sequence[Settlement]], Awaitable[None]]
@@ -29,6 +31,8 @@ class Settler:
         self._engine = engine
         self._answered = answered
         self.last_words: LastWords | None = None
+        self.is_awaited: Callable[[], bool] = lambda: False
+        """Whether others can't start before these are settled."""
         self._slots: list[int] = []
         self._settlements: list[Settlement] = []
         self._under_way = 0
@@ -54,6 +58,8 @@ class Settler:
         """Those that come while a batch is on its way form the next one."""
         while True:
             await self._filled.wait()
+            if self.is_awaited():
+                await self._gather()
             slots, self._slots = self._slots[:LARGEST_SETTLEMENT], self._slots[LARGEST_SETTLEMENT:]
             settlements, self._settlements = (
                 self._settlements[:LARGEST_SETTLEMENT],
@@ -69,6 +75,19 @@ class Settler:
             self._answered(slots, answers, settlements)
             if self.is_empty:
                 self._drained.set()
+
+    async def _gather(self) -> None:
+        """Let those come along that are about to end, since all of them wait for the same disk.
+
+        Otherwise those of a few orders would go back and forth while all others wait for them.
+        """
+        patience = asyncio.get_running_loop().time() + _GATHER_FOR
+        before = 0
+        while before < len(self._settlements) < LARGEST_SETTLEMENT:
+            before = len(self._settlements)
+            if asyncio.get_running_loop().time() > patience:
+                return
+            await asyncio.sleep(0)
 
     async def _settle(self, settlements: list[Settlement]) -> list[Settled]:
         """Again and again: what has been settled is recognised, and what is not ours any more is refused."""

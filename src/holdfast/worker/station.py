@@ -28,7 +28,7 @@ from holdfast.lifecycle import Complete, Transition
 from holdfast.outcome import Completed, Crashed, Interrupted, Outcome, Raised, Withdrawn
 from holdfast.store import HintKind, Settled, Settlement
 from holdfast.worker import guilt
-from holdfast.worker.demand import LARGEST_CLAIM, MOST_AHEAD, Demand
+from holdfast.worker.demand import LARGEST_CLAIM, MOST_AHEAD, MOST_BEHIND, Demand
 from holdfast.worker.executor import Executor
 from holdfast.worker.misfits import Misfits, is_misfit
 from holdfast.worker.recorder import NEVER, Place, Recorder
@@ -36,6 +36,7 @@ from holdfast.worker.runs import Plan, Plans, Run
 from holdfast.worker.settler import LARGEST_SETTLEMENT, LastWords, Settler
 from holdfast.worker.slots import Slots
 from holdfast.worker.strangers import Strangers
+from holdfast.worker.trains import Trains
 from holdfast.worker.turnstile import Turnstile, held_back
 
 log = logging.getLogger("holdfast.worker")
@@ -52,8 +53,8 @@ _TOLERANCE: Final = 0.002
 
 
 def slots_for(slots: Slots) -> int:
-    """How large the recorder of a station must be: for what runs, is fetched ahead, and awaits its settlement."""
-    return slots.total + MOST_AHEAD + 2 * LARGEST_SETTLEMENT
+    """How large the recorder of a station must be: for what runs, is fetched ahead or behind, and awaits settlement."""
+    return slots.total + MOST_AHEAD + MOST_BEHIND + 2 * LARGEST_SETTLEMENT
 
 
 class Station:
@@ -87,7 +88,9 @@ class Station:
         self._strangers = Strangers(engine)
         self._misfits = Misfits(engine, self._decide, self._settle)
         self._turnstile = Turnstile(engine, recorder, self._answered)
+        self._trains = Trains()
         self._settler = Settler(engine, self._settled)
+        self._settler.is_awaited = self._trains.__bool__
         self._ahead: list[deque[Run]] = [deque() for _ in slots.pools]
         self._running: dict[int, Run] = {}
         self._wake = asyncio.Event()
@@ -140,6 +143,7 @@ class Station:
         for pool in self._ahead:
             while pool:
                 self._give_back(pool.popleft())
+        self._break_off(self._trains.all())
 
     async def drain(self) -> None:
         """Wait until nothing runs or is on its way here, and everything is settled. Only once it is quiet."""
@@ -219,16 +223,18 @@ class Station:
         claim = self._recorder.claiming(token)
         self._is_claiming = True
         at_once = self._demand.at_once(wanted)
+        most_behind = self._demand.behind(wanted, self._recorder.free - sum(wanted.values()))
         asked_at = time.monotonic()
         try:
-            jobs = await self._engine.store.claim(self._worker, token, wanted, at_once)
+            jobs = await self._engine.store.claim(self._worker, token, wanted, at_once, most_behind)
             got = Counter(job.queue for job in jobs)
             if jobs:
                 now = time.monotonic()
                 self._demand.took(now - asked_at)
                 self._demand.came(got, now)
+            lined: dict[int, int] = {}
             for job in jobs:
-                self._take(job)
+                self._take(job, lined)
         finally:
             self._recorder.answered(claim)
             self._is_claiming = False
@@ -236,15 +242,26 @@ class Station:
         self._demand.answered(wanted, got, at_once)
         return len(jobs)
 
-    def _take(self, job: ClaimedJob) -> None:
+    def _take(self, job: ClaimedJob, lined: dict[int, int]) -> None:
+        """`lined`: the slots of those that stand in lines, by their ids. As numbers, whose hash costs less."""
         pool = self._demand.pool_of(job.queue)
         plan = self._plans.of(job.task)
         if plan is None or pool is None or self._is_quiet:
-            self._turn_away(job, plan)
+            self._turn_away(job, plan, lined)
             return
         place = plan.place_of(job) if self._isolates_suspects else plan.place
         slot = self._recorder.claimed(job, plan.described if place is plan.place else plan.alone)
         run = Run(job, plan, place, slot, pool)
+        if job.is_lined:
+            lined[job.id.int] = slot
+        if job.behind is not None and job.delivery is Delivery.AT_MOST_ONCE:
+            self._settle(slot, job, lifecycle.GiveBack())  # as below
+            return
+        if job.behind is not None:
+            run.fetched_at = time.monotonic()
+            self._demand.fetched_behind(pool)
+            self._trains.add(lined[job.behind.int], run)
+            return
         self._demand.fetched(pool)
         if self._demand.has_slot(pool):
             self._start(run)
@@ -254,9 +271,11 @@ class Station:
             run.fetched_at = time.monotonic()
             self._ahead[pool].append(run)
 
-    def _turn_away(self, job: ClaimedJob, plan: Plan | None) -> None:
+    def _turn_away(self, job: ClaimedJob, plan: Plan | None, lined: dict[int, int]) -> None:
         slot = self._recorder.claimed(job, Strangers.described)
-        if plan is None:
+        lined[job.id.int] = slot
+        # Behind another one it is not its turn yet: it must not be away when it comes.
+        if plan is None and job.behind is None:
             self._settle(slot, job, self._strangers.turn_away(job))
         else:
             self._settle(slot, job, lifecycle.GiveBack())
@@ -265,6 +284,20 @@ class Station:
         """It was fetched, and will not be started here."""
         self._demand.dropped(run.pool)
         self._settle(run.slot, run.job, lifecycle.GiveBack())
+
+    def _break_off(self, runs: Iterable[Run]) -> None:
+        """What they are behind is not completed, or takes long: they have to wait where they came from."""
+        for run in runs:
+            self._demand.dropped_behind(run.pool)
+            self._settle(run.slot, run.job, lifecycle.GiveBack())
+
+    def _follow(self, run: Run) -> None:
+        """What it was behind is completed."""
+        self._demand.came_forward(run.pool)
+        if self._demand.has_slot(run.pool) and not self._ahead[run.pool]:
+            self._start(run)
+        else:
+            self._ahead[run.pool].append(run)
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -297,6 +330,7 @@ class Station:
         self._demand.finished(run.pool, was_short=False)
         if run.is_taken:
             self._recorder.settled(run.slot)
+            self._break_off(self._trains.all_after(run.slot))
         elif isinstance(answer, Wait):
             self._settle(run.slot, run.job, held_back(run.job, breaker, answer))
         else:
@@ -326,6 +360,8 @@ class Station:
         wait = None if breaker is None else self._turnstile.finished(run, breaker, outcome)
         if run.is_taken:
             self._recorder.settled(run.slot)
+            if run.slot in self._trains:
+                self._move_on(run.slot, is_completed=run.is_committed)
         elif wait is not None:
             _tell(run, outcome, wait)
             self._settle(run.slot, job, wait)
@@ -387,6 +423,11 @@ class Station:
     def _settled(self, slots: list[int], answers: list[Settled], settlements: list[Settlement]) -> None:
         for slot in slots:
             self._recorder.settled(slot)
+        if self._trains:
+            for slot, answer, each in zip(slots, answers, settlements, strict=True):
+                if slot in self._trains:
+                    is_completed = isinstance(each.transition, Complete) and answer is not Settled.STALE
+                    self._move_on(slot, is_completed=is_completed)
         if Settled.STALE in answers:
             stale = [each.id for each, answer in zip(settlements, answers, strict=True) if answer is Settled.STALE]
             shown = f"job {stale[0]} is" if len(stale) == 1 else f"{len(stale)} jobs are"
@@ -394,9 +435,17 @@ class Station:
         self._look_idle()
         self._wake.set()
 
+    def _move_on(self, slot: int, *, is_completed: bool) -> None:
+        """The job in this slot is settled, and there are some behind it."""
+        if is_completed:
+            self._follow(self._trains.next_after(slot))
+        else:
+            self._break_off(self._trains.all_after(slot))
+
     @property
     def _is_idle(self) -> bool:
-        return not self._running and not self._is_claiming and self._settler.is_empty and self._misfits.is_empty
+        is_at_work = self._running or self._is_claiming or self._trains
+        return not is_at_work and self._settler.is_empty and self._misfits.is_empty
 
     def _look_idle(self) -> None:
         if self._is_idle:
@@ -454,6 +503,11 @@ class Station:
                     self._demand.overestimated(pool)
                 while ahead and now - ahead[0].fetched_at > _STALE_AFTER:
                     self._give_back(ahead.popleft())
+            if self._trains:
+                late = self._trains.fetched_before(now - _STALE_AFTER)
+                for pool in {run.pool for run in late}:
+                    self._demand.overestimated_behind(pool)
+                self._break_off(late)
             if self._enforces_timeouts and overdue_at <= now:
                 self._stop_overdue(now)
             await asyncio.sleep(_TURN_EVERY)

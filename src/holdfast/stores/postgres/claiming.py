@@ -17,6 +17,7 @@ from holdfast.stores.postgres.floors import Floors, Snapshot, lane_number
 from holdfast.stores.postgres.lined import LinedClaims
 from holdfast.stores.postgres.office import Office
 from holdfast.stores.postgres.statements import statement
+from holdfast.turns import Bounds
 
 
 class Plain(NamedTuple):
@@ -42,6 +43,7 @@ class Claiming:
         token: UUID,
         demand: Mapping[str, int],
         at_once: Mapping[str, int] | None = None,
+        most_behind: int = 0,
     ) -> list[ClaimedJob]:
         wanted = {queue: min(slots, LARGEST_BATCH) for queue, slots in demand.items() if slots > 0}
         # Where there were lines a moment ago, there is no need to ask whether there are any.
@@ -62,10 +64,10 @@ class Claiming:
             lined |= others
         for queue, is_woken in lined.items():
             most_rated = None if at_once is None else at_once.get(queue, 0)
+            behind = sum(job.behind is not None for job in claimed) if most_behind else 0
+            bounds = Bounds(wanted[queue], most_rated, most_behind - behind)
             try:
-                claimed += await self._lined.claim(
-                    office, worker, token, queue, wanted[queue], most_rated, is_woken=is_woken
-                )
+                claimed += await self._lined.claim(office, worker, token, queue, bounds, is_woken=is_woken)
             except HoldfastError:
                 if not claimed:
                     raise

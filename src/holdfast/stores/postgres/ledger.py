@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from holdfast.gates import Gate, GateRule, LineRule, declared, is_same_rule
 from holdfast.job import ClaimedJob
 from holdfast.stores.postgres import rows
-from holdfast.turns import Line, LineState, line_of
+from holdfast.turns import Bounds, Line, LineState, line_of
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.transaction import Transaction
@@ -39,15 +39,19 @@ class PostgresLedger:
         transaction: Transaction,
         now: int,
         turns: Mapping[int, int] | None = None,
-        slots: int = 0,
-        most_each: int = 0,
+        bounds: Bounds | None = None,
+        most_each: int | None = None,
+        *,
+        is_ordered: bool = False,
     ) -> None:
         """`turns`: at which priorities the queue that is claimed from has open lines, and whose turn it is there.
 
-        It is claimed from for so many slots; so many jobs of each line are looked up at first.
+        `most_each`: so many jobs of each line are looked up at first, or as many as it could give within the bounds. If
+        they are expected to lead to orders, that is what may come behind the first one, in equal parts.
         """
-        self._slots = slots
+        self._bounds = bounds or Bounds(0)
         self._most_each = most_each
+        self._is_ordered = is_ordered
         self._it = transaction
         self._now = now
         self._turns = turns
@@ -119,11 +123,12 @@ class PostgresLedger:
             queue,
             priority,
             most,
-            self._slots,
-            self._most_each,
+            self._bounds.slots,
+            self._bounds.slots if self._most_each is None else self._most_each,
             self._now,
             [line.id for line in woken],
             [line.turn for line in woken],
+            self._bounds.most_behind if self._is_ordered else None,
         )
         look = rows.look(row, queue, priority)
         self.has_others |= look.has_others
@@ -256,11 +261,13 @@ class PostgresLedger:
         ((queues,),) = await self._it.fetch("save_traffic", *self._take_changes())
         return set(queues)
 
-    async def start(self, worker: UUID, token: UUID, jobs: Sequence[UUID]) -> tuple[set[str], list[ClaimedJob]]:
-        """The same, and jobs that are locked begin. Answers with them, in their order, too."""
+    async def start(
+        self, worker: UUID, token: UUID, jobs: Sequence[UUID], behind: Mapping[UUID, UUID]
+    ) -> tuple[set[str], list[ClaimedJob]]:
+        """The same, and jobs that are locked begin, some of them `behind` others. Answers with them, in their order."""
         await self._flush_rules()
         found = await self._it.fetch("start", *self._take_changes(), worker, token, jobs)
-        return set(found[0]["queues"]), rows.started(found, jobs)
+        return set(found[0]["queues"]), rows.started(found, jobs, behind)
 
     async def _flush_rules(self) -> None:
         rules, self._changed_rules = self._changed_rules, {}

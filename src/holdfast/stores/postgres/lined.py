@@ -19,6 +19,7 @@ from holdfast.stores.postgres.floors import Floors, Look
 from holdfast.stores.postgres.ledger import PostgresLedger
 from holdfast.stores.postgres.office import Office
 from holdfast.stores.postgres.transaction import Transaction
+from holdfast.turns import Bounds
 
 _MOST_WAKES: Final = 200
 """To take at once. Each may be of many lines."""
@@ -36,6 +37,8 @@ class LinedClaims:
 
         With how many jobs of each were asked for.
         """
+        self._ordered: set[str] = set()
+        """Queues whose lines led to orders, when last claimed from."""
         self._told: set[str] = set()
         """Queues whose wakes had to be taken before the last claim."""
         self._expected: set[str] = set()
@@ -51,8 +54,7 @@ class LinedClaims:
         worker: UUID,
         token: UUID,
         queue: str,
-        slots: int,
-        most_rated: int | None,
+        bounds: Bounds,
         *,
         is_woken: bool,
     ) -> list[ClaimedJob]:
@@ -60,13 +62,16 @@ class LinedClaims:
         claimed: list[ClaimedJob] = []
         look = self._floors.of(queue).look(asyncio.get_running_loop().time())
         rounds = 0
+        rated = 0
         has_opened = is_woken and queue in self._told
         if has_opened:
             await self._open(office, queue)
         while rounds < _MOST_ROUNDS:
             known = frozenset(job.id for job in claimed)
-            round = _Round(worker, token, queue, slots - len(claimed), most_rated, look, known)
+            behind = sum(job.behind is not None for job in claimed)
+            round = _Round(worker, token, queue, bounds.without(len(claimed), rated, behind), look, known)
             round.most_each = self._broad.get(queue)
+            round.is_ordered = queue in self._ordered
             round.may_leave_wakes = has_opened
             claimed += await office.transact(round.take, replay=round.find)
             if round.has_only_opened:
@@ -75,11 +80,12 @@ class LinedClaims:
                 continue
             rounds += 1
             self._expected = self._expected | {queue} if round.is_lined else self._expected - {queue}
-            most_rated = None if most_rated is None else max(0, most_rated - round.rated)
+            rated += round.rated
+            self._ordered = self._ordered | {queue} if round.is_ordered else self._ordered - {queue}
             self._broad.pop(queue, None)
-            if round.gave_little:
+            if round.gave_little and not round.is_ordered:
                 self._broad[queue] = round.most_asked
-            if len(claimed) >= slots or not round.has_more:
+            if len(claimed) >= bounds.slots or not round.has_more:
                 break
         return claimed
 
@@ -121,6 +127,8 @@ class _Round:
 
     most_each: int | None = None
     """So many jobs are looked up in each line at first, where lines are expected to give hardly one."""
+    is_ordered = False
+    """Whether its lines lead to orders, as far as is known."""
     may_leave_wakes = False
     """What others are at may stay closed for now."""
 
@@ -129,8 +137,7 @@ class _Round:
         worker: UUID,
         token: UUID,
         queue: str,
-        slots: int,
-        most_rated: int | None,
+        bounds: Bounds,
         look: Look,
         known: frozenset[UUID],
     ) -> None:
@@ -138,8 +145,7 @@ class _Round:
         self._worker = worker
         self._token = token
         self._queue = queue
-        self._slots = slots
-        self._most_rated = most_rated
+        self._bounds = bounds
         self._look = look
         self._known = known
         self.rated = 0
@@ -155,7 +161,7 @@ class _Round:
     async def take(self, it: Transaction) -> list[ClaimedJob]:
         self.has_only_opened = False
         found = await it.fetch(
-            "attend", self._worker, self._queue, it.given_now, self._slots, self._look.places, _MOST_WAKES
+            "attend", self._worker, self._queue, it.given_now, self._bounds.slots, self._look.places, _MOST_WAKES
         )
         if not found:
             raise WorkerDeclaredDead
@@ -165,7 +171,7 @@ class _Round:
         self.is_lined = bool(row["open"] or row["wakes"])
         now = row["now"]
         turns = dict(zip(row["open"], row["turns"], strict=True))
-        ledger = PostgresLedger(it, now, turns, self._slots, self.most_each or self._slots)
+        ledger = PostgresLedger(it, now, turns, self._bounds, self.most_each, is_ordered=self.is_ordered)
         woken = ledger.keep_lines(rows.woken_of_queue(row, self._queue))
         await traffic.wake(ledger, [line.id for line in woken])
         if not self.may_leave_wakes and (row["wakes"] == _MOST_WAKES or row["is_left"]):
@@ -182,18 +188,19 @@ class _Round:
             ledger,
             plain_jobs,
             self._queue,
-            self._slots,
+            self._bounds,
             now,
             coin=bool(self._token.int & 1),
-            most_rated=self._most_rated,
             is_broad=self.most_each is not None,
+            is_ordered=self.is_ordered,
         )
+        self.is_ordered = picked.has_orders
         self.most_asked = ledger.most_asked
         self.gave_little = self.most_asked == 1 or 2 * ledger.lines_used_up > len(picked.jobs)
         self.rated = picked.rated
         claimed: list[ClaimedJob] = []
         if picked.jobs:
-            opened, claimed = await ledger.start(self._worker, self._token, picked.jobs)
+            opened, claimed = await ledger.start(self._worker, self._token, picked.jobs, picked.behind)
         else:
             opened = await ledger.flush()
             await it.fetch("be_forgettable")

@@ -13,9 +13,10 @@ import msgspec
 from holdfast.gates import Gate, GateKind, GateRule, LineRule
 from holdfast.job import Attempt, ClaimedJob, Delivery, Failure, FailureKind, JobRecord, Lane, NewJob, Stage
 from holdfast.keys import KeyKind, KeyName, KeyRecord
+from holdfast.lifecycle import takes_new_place
 from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
 from holdfast.store import Progress, ProgressReport, PublishedTask, QueueRecord, TaskDefinition, WorkerRecord
-from holdfast.turns import Line, LineState
+from holdfast.turns import Line, LineState, in_trains
 
 _DELIVERIES = (Delivery.AT_LEAST_ONCE, Delivery.AT_MOST_ONCE, Delivery.TRANSACTIONAL)
 _DELIVERY_CODES = {delivery: code for code, delivery in enumerate(_DELIVERIES)}
@@ -204,10 +205,8 @@ class _SavedRow(msgspec.Struct, omit_defaults=True):
 
 
 def changed_jobs(pairs: Iterable[tuple[JobRecord, JobRecord]]) -> str:
-    """Jobs as save.sql takes them. Those that become ready get a new place."""
-    return as_json(
-        [_changed(job, job.stage is Stage.READY and before.stage is not Stage.READY) for before, job in pairs]
-    )
+    """Jobs as save.sql takes them."""
+    return as_json([_changed(job, takes_new_place(before, job)) for before, job in pairs])
 
 
 def _changed(job: JobRecord, is_placed: bool) -> _SavedRow:
@@ -246,14 +245,21 @@ def claims(found: Sequence[Row]) -> list[ClaimedJob]:
 
 
 def claimed_before(found: Sequence[Row]) -> list[ClaimedJob]:
-    """The jobs of claimed.sql, in the order to start in."""
-    ordered = sorted(found, key=_starting_order)
-    return [ClaimedJob(*row[:13], _DELIVERIES[row[13]], *row[14:19], row[21]) for row in ordered]  # type: ignore[call-arg]
+    """The jobs of claimed.sql, in the order to start in. In an order, priority does not count."""
+    ordered = sorted(found, key=lambda row: (0 if row[21] else -row[4], row[19], row[20]))
+    behind = in_trains((row[0], row[21]) for row in ordered)
+    return [
+        ClaimedJob(*row[:13], _DELIVERIES[row[13]], *row[14:19], row[21] is not None, behind.get(row[0]))  # type: ignore[call-arg]
+        for row in ordered
+    ]
 
 
-def started(found: Sequence[Row], order: Sequence[UUID]) -> list[ClaimedJob]:
+def started(found: Sequence[Row], order: Sequence[UUID], behind: Mapping[UUID, UUID]) -> list[ClaimedJob]:
     """The jobs of start.sql, in the order given."""
-    jobs = {row[0]: ClaimedJob(*row[:13], _DELIVERIES[row[13]], *row[14:20]) for row in found}  # type: ignore[call-arg]
+    jobs = {
+        row[0]: ClaimedJob(*row[:13], _DELIVERIES[row[13]], *row[14:20], behind.get(row[0]))  # type: ignore[call-arg]
+        for row in found
+    }
     return [jobs[id] for id in order]
 
 
@@ -406,6 +412,7 @@ def saved_gates(gates: Iterable[Gate]) -> tuple[list[Any], ...]:
         [gate.held for gate in limits],
         [gate.id for gate in orders],
         [gate.holder for gate in orders],
+        [gate.held for gate in orders],
         [gate.id for gate in rates],
         [as_json(gate.log) for gate in rates],
         [gate.next_at for gate in rates],

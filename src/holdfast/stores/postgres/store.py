@@ -169,10 +169,15 @@ class PostgresStore:
     # ── claiming and settling ────────────────────────────────────────────────────────────────────────────────────────
 
     async def claim(
-        self, worker: UUID, token: UUID, demand: Mapping[str, int], at_once: Mapping[str, int] | None = None
+        self,
+        worker: UUID,
+        token: UUID,
+        demand: Mapping[str, int],
+        at_once: Mapping[str, int] | None = None,
+        most_behind: int = 0,
     ) -> list[ClaimedJob]:
         office = await self._offices.here()
-        return await office.own(self._claiming.claim(office, worker, token, demand, at_once))
+        return await office.own(self._claiming.claim(office, worker, token, demand, at_once, most_behind))
 
     async def settle(self, settlements: Sequence[Settlement]) -> list[Settled]:
         check_batch(len(settlements))

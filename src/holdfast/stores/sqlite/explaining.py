@@ -6,7 +6,9 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from holdfast.gates import Gate, GateKind, GateRule
+from msgspec.structs import replace
+
+from holdfast.gates import Gate, GateKind, GateRule, is_train
 from holdfast.job import JobRecord, Stage
 from holdfast.limits import LimitRecord, limit_record
 from holdfast.moment import from_microseconds, to_microseconds
@@ -55,7 +57,7 @@ def _gather(connection: Connection, id: UUID, now: datetime) -> Circumstances | 
         return None
     (job,) = found
     line = _line(connection, job)
-    gates = [] if line is None else [gate for id in line.gates for gate in _gates(connection, id)]
+    gates = [] if line is None else [gate for id in line.gates for gate in _gates(connection, id, line.id)]
     holders = [holder for gate in gates for holder in _job(connection, gate.holder)]
     queue = connection.execute(statement("queue"), (job.queue,))
     published = rows.read_tasks(_answer(connection, statement("task_called"), job.task))
@@ -85,8 +87,14 @@ def _line(connection: Connection, job: JobRecord) -> Line | None:
     return found[0] if found else None
 
 
-def _gates(connection: Connection, id: UUID) -> list[Gate]:
-    return rows.read_shown_gates(_answer(connection, statement("shown_gate"), id.bytes))
+def _gates(connection: Connection, id: UUID, line: UUID) -> list[Gate]:
+    gates = rows.read_shown_gates(_answer(connection, statement("shown_gate"), id.bytes))
+    return [replace(gate, holder=_first_at_work(connection, line)) if is_train(gate) else gate for gate in gates]
+
+
+def _first_at_work(connection: Connection, line: UUID) -> UUID | None:
+    found = connection.execute(statement("first_at_work"), (line.bytes,))
+    return UUID(bytes=found[0][0]) if found else None
 
 
 def _ahead(connection: Connection, job: JobRecord, now: datetime) -> int:

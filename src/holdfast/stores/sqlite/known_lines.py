@@ -34,6 +34,8 @@ class KnownLines:
         """Of gates: a line that leads through it, or did."""
         self.held: dict[int, bool] = {}
         """Of lines: whether their jobs take something from a gate that they give back."""
+        self.ordered: dict[str, bool] = {}
+        """Of queues: whether their lines led to orders, when last claimed from."""
         self._version: int | None = None
 
     def check(self, version: int) -> None:

@@ -318,7 +318,7 @@ class SqliteLedger:
                 used.append(gate)
             self._gates[gate.id] = gate
         self._it.change_many("save_gates", [rows.used_gate(gate) for gate in used])
-        self._it.change_many("save_orders", [(gate.id, gate.holder) for gate in orders])
+        self._it.change_many("save_orders", [(gate.id, gate.held, gate.holder) for gate in orders])
         self._it.change_many("declare_gates", [rows.declared_gate(gate) for gate in redeclared])
 
     def forget(self, after: int) -> int:

@@ -290,10 +290,15 @@ def _log(gate: Gate[Any]) -> str:
 
 
 _numbers = msgspec.json.Decoder(list[int])
+_lines_of_jobs = msgspec.json.Decoder(list[int | None])
 
 
 def read_numbers(text: str) -> list[int]:
     return _numbers.decode(text)
+
+
+def read_lines_of_jobs(text: str) -> list[int | None]:
+    return _lines_of_jobs.decode(text)
 
 
 def write_numbers(numbers: Iterable[int]) -> str:

@@ -74,6 +74,7 @@ from holdfast.stores.sqlite.transaction import OpenQueue, Transaction
 from holdfast.stores.sqlite.worker_locks import FREE_FOR, WorkerLocks
 from holdfast.stores.sqlite.workshop import SqliteWork, Workshop
 from holdfast.stores.sqlite.writer import Writer
+from holdfast.turns import Bounds
 
 ConnectionT = TypeVar("ConnectionT", bound=Connection)
 
@@ -190,11 +191,16 @@ class SqliteStore:
         return enqueue_on(tx, jobs, self.path, self._all_migrations(), self._declared, now, self._guests)
 
     async def claim(
-        self, worker: UUID, token: UUID, demand: Mapping[str, int], at_once: Mapping[str, int] | None = None
+        self,
+        worker: UUID,
+        token: UUID,
+        demand: Mapping[str, int],
+        at_once: Mapping[str, int] | None = None,
+        most_behind: int = 0,
     ) -> list[ClaimedJob]:
         is_durable = not self._strict_queues.isdisjoint(demand)
         return await self._writer.run(
-            Operation(lambda it: self._claim(it, worker, token, demand, at_once), is_durable=is_durable)
+            Operation(lambda it: self._claim(it, worker, token, demand, at_once, most_behind), is_durable=is_durable)
         )
 
     def _claim(
@@ -204,6 +210,7 @@ class SqliteStore:
         token: UUID,
         demand: Mapping[str, int],
         at_once: Mapping[str, int] | None,
+        most_behind: int,
     ) -> list[ClaimedJob]:
         if not it.execute("is_alive", (worker.bytes,)):
             raise WorkerDeclaredDead
@@ -212,7 +219,9 @@ class SqliteStore:
         claimed: list[ClaimedJob] = []
         for queue, slots in demand.items():
             if slots > 0:
-                claimed += it.claim(queue, slots, worker, token, None if at_once is None else at_once.get(queue, 0))
+                most_rated = None if at_once is None else at_once.get(queue, 0)
+                behind = sum(job.behind is not None for job in claimed) if most_behind else 0
+                claimed += it.claim(queue, Bounds(slots, most_rated, most_behind - behind), worker, token)
         if not it.is_durable:
             strict = {job.queue for job in claimed if job.delivery is Delivery.AT_MOST_ONCE}
             if strict:

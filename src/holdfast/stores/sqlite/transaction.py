@@ -28,6 +28,7 @@ from holdfast.stores.sqlite.ledger import SqliteLedger
 from holdfast.stores.sqlite.rows import Row
 from holdfast.stores.sqlite.statements import Executor, Parameters, chunks, records_statement, statement
 from holdfast.traffic import Departure, at_once
+from holdfast.turns import Bounds, in_trains
 
 NEARLY_FULL = 0.75
 """From this part of its bound on, a queue that gets room again says so to producers that may wait for it."""
@@ -123,7 +124,8 @@ class Transaction:
         self._queues: dict[str, OpenQueue] = {}
         self._inserts: list[Row] = []
         self._keys: dict[KeyName, KeyRecord] = {}
-        self._ledger = SqliteLedger(self, known_lines or KnownLines())
+        self._known_lines = known_lines or KnownLines()
+        self._ledger = SqliteLedger(self, self._known_lines)
 
     # ── statements ───────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -267,17 +269,15 @@ class Transaction:
 
     # ── claiming ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def claim(
-        self, queue_name: str, slots: int, worker: UUID, token: UUID, most_rated: int | None = None
-    ) -> list[ClaimedJob]:
+    def claim(self, queue_name: str, bounds: Bounds, worker: UUID, token: UUID) -> list[ClaimedJob]:
         queue = self.queue(queue_name)
         if queue.paused_at is not None:
             return []
         self.flush()
         if queue.has_open_lines:
-            claimed, numbers = self._claim_from_lines(queue_name, slots, token, most_rated)
+            claimed, numbers = self._claim_from_lines(queue_name, bounds, token)
         else:
-            claimed, numbers = self._plain_jobs(queue_name, slots, token)
+            claimed, numbers = self._plain_jobs(queue_name, bounds.slots, token)
         if claimed:
             self.execute("start", (worker.bytes, token.bytes, self.microseconds, numbers))
             queue.waiting -= len(claimed)
@@ -291,9 +291,7 @@ class Transaction:
         ((text, numbers),) = self.execute("claim", (queue, self.microseconds, slots, token.hex, lowest, highest))
         return rows.read_claims(text), numbers
 
-    def _claim_from_lines(
-        self, queue: str, slots: int, token: UUID, most_rated: int | None
-    ) -> tuple[list[ClaimedJob], str]:
+    def _claim_from_lines(self, queue: str, bounds: Bounds, token: UUID) -> tuple[list[ClaimedJob], str]:
         """Jobs in lines and beside them, and their row numbers."""
 
         async def plain_jobs(lowest: int, highest: int, most: int) -> list[tuple[ClaimedJob, int]]:
@@ -305,18 +303,21 @@ class Transaction:
                 self._ledger,
                 plain_jobs,
                 queue,
-                slots,
+                bounds,
                 self.microseconds,
                 coin=bool(token.int & 1),
-                most_rated=most_rated,
+                is_ordered=self._known_lines.ordered.get(queue, False),
             )
         )
+        self._known_lines.learn(self._known_lines.ordered, {queue: picked.has_orders})
         self._opened(picked.queues)
         if picked.has_timed:
             self.hint(HintKind.LATER, (queue,))
         numbers = [each for each in picked.jobs if isinstance(each, int)]
         text = self.answer("claim_by_number", (token.hex, rows.write_numbers(numbers))) if numbers else "[]"
         lined = rows.read_claims(text)
+        if picked.behind:
+            lined = _in_trains(lined, numbers, picked.behind)
         if len(numbers) == len(picked.jobs):
             return lined, rows.write_numbers(numbers)
         of_lines = iter(zip(lined, numbers, strict=True))
@@ -324,7 +325,10 @@ class Transaction:
         return [job for job, _ in claimed], rows.write_numbers(number for _, number in claimed)
 
     def claimed_before(self, worker: UUID, token: UUID) -> list[ClaimedJob]:
-        return rows.read_claims(self.answer("claimed", (worker.bytes, token.bytes)))
+        ((text, lines),) = self.execute("claimed", (worker.bytes, token.bytes))
+        claimed = rows.read_claims(text)
+        behind = in_trains(zip((job.id for job in claimed), rows.read_lines_of_jobs(lines), strict=True))
+        return [replace(job, behind=behind.get(job.id)) for job in claimed]
 
     # ── changing ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -371,7 +375,7 @@ class Transaction:
         for chunk in chunks([after.id.bytes for _, after in moved]):
             places |= rows.read_places_by_id(self.answer("lines_of", chunk, len(chunk)))
         departures = [departure for pair in moved if (departure := traffic.departure(*pair)) is not None]
-        self.leave([Departure(*places[it.job], it.was_active, it.is_over, it.is_dead) for it in departures])
+        self.leave([Departure(*places[it.job], it.was_active, it.is_over, it.is_dead, it.waits) for it in departures])
         ready = Stage.READY
         self._wake({places[after.id][1] for before, after in moved if before.stage is not ready is after.stage})
 
@@ -420,7 +424,7 @@ class Transaction:
             self.hint(HintKind.WORK, (name,))
 
     def _place(self, before: JobRecord, after: JobRecord) -> JobRecord:
-        if after.stage is not Stage.READY or before.stage is Stage.READY:
+        if not lifecycle.takes_new_place(before, after):
             return after
         queue = self.queue(after.queue)
         queue.last_place += 1
@@ -475,6 +479,14 @@ _NEEDS_A_LOOK = tuple(attrgetter(name) for name in ("idempotency_key", "unique_k
 """A job with none of these is inserted without asking whether it is there already."""
 _LINE = attrgetter("line")
 _entrance = attrgetter("line", "queue", "priority")
+
+
+def _in_trains(jobs: Sequence[ClaimedJob], numbers: Sequence[int], behind: Mapping[int, int]) -> list[ClaimedJob]:
+    ids = {number: job.id for number, job in zip(numbers, jobs, strict=True)}
+    return [
+        replace(job, behind=ids[behind[number]]) if number in behind else job
+        for number, job in zip(numbers, jobs, strict=True)
+    ]
 
 
 def _by_queue(jobs: Sequence[NewJob]) -> dict[str, Sequence[NewJob]]:

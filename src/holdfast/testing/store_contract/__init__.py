@@ -44,6 +44,7 @@ pytest.register_assert_rewrite(
             "settle",
             "steering",
             "tick",
+            "trains",
             "transactions",
             "workers",
         )
@@ -70,6 +71,7 @@ from holdfast.testing.store_contract.schedules import ScheduleContract
 from holdfast.testing.store_contract.settle import SettleContract
 from holdfast.testing.store_contract.steering import SteeringContract
 from holdfast.testing.store_contract.tick import TickContract
+from holdfast.testing.store_contract.trains import TrainContract
 from holdfast.testing.store_contract.transactions import TransactionContract
 from holdfast.testing.store_contract.workers import WorkerContract
 
@@ -84,6 +86,7 @@ class StoreContract(
     ClaimContract,
     SettleContract,
     LineContract,
+    TrainContract,
     TickContract,
     ProgressContract,
     SteeringContract,

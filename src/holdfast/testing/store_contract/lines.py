@@ -287,6 +287,17 @@ class LineContract:
         await harness.settle(claimed, Complete())
         assert ids_of(await harness.claim(demand=5)) == [third]
 
+    async def test_a_cancelled_job_that_waits_lets_nobody_pass_the_one_that_will_run_again(
+        self, harness: Harness
+    ) -> None:
+        first, second, _ = await harness.enqueue_many(3, line=order())
+        [claimed] = await harness.claim(demand=5)
+        await harness.settle(claimed, RETRY)
+        await harness.store.cancel([second], "not wanted")
+        assert await harness.claim(demand=5) == []
+        await harness.pass_time("61s")
+        assert ids_of(await harness.claim(demand=5)) == [first]
+
     # ── fairness and priority ────────────────────────────────────────────────────────────────────────────────────────
 
     async def test_a_tenant_with_many_jobs_does_not_starve_one_with_few(self, harness: Harness) -> None:

@@ -11,7 +11,21 @@ line as materialized (
     select * from holdfast.lines where id = (select line from job)
 ),
 gate as materialized (
-    select * from holdfast.gates where id = any (array(select unnest(gates) from line))
+    select
+        id, kind, name, key, declared, override, per, is_blocking, held,
+        case
+            when holder is null and kind = 3 and held > 0 then (
+                select job.id
+                from holdfast.jobs as job
+                where job.stage = 3 and job.line = (select line.id from line)
+                order by job.lane, job.place
+                limit 1
+            )
+            else holder
+        end as holder,
+        log, next_at, turn, lines
+    from holdfast.gates
+    where id = any (array(select unnest(gates) from line))
 )
 select
     job.*,

@@ -2,6 +2,6 @@
 select
     id, token, task, queue, priority, args, attempt, max_attempts, runs, crashes, waits, pool_tries, edits,
     delivery, created_at, due_at, idempotency_key, unique_key is not null as has_unique_key, context, lane, place,
-    line is not null as is_lined
+    line
 from holdfast.jobs
 where stage = 3 and worker = $1 and token = $2

@@ -2,7 +2,8 @@
 -- line or job that somebody else is at, while gates are waited for, in the order of their ids. Lines are open, or are
 -- ours already and about to be opened. All of it in arrays, which cost least.
 -- $1 queue, $2 priority, $3 how many lines, $4 how many jobs are wanted, $5 how many of each line at most, $6 the time,
--- $7 lines that are to be opened, $8 with which turns.
+-- $7 lines that are to be opened, $8 with which turns, $9 how many jobs may come behind the first ones of all lines, if
+-- these are expected to lead to orders.
 with
 opened as materialized (
     select id, gates, turn, tenant
@@ -33,7 +34,12 @@ gates as materialized (
 ),
 -- Enough for twice the part of each line, as a power of two.
 quota as materialized (
-    select least($4, $5, 2 ^ ceil(log(2, greatest(ceil(2.0 * $4 / nullif(count(*), 0)), 1))))::integer as most from lines
+    select
+        coalesce(
+            1 + ceil($9::numeric / nullif(count(*), 0)),
+            least($4, $5, 2 ^ ceil(log(2, greatest(ceil(2.0 * $4 / nullif(count(*), 0)), 1))))
+        )::integer as most
+    from lines
 ),
 ready as materialized (
     select lines.number, job.id, row_number() over () as rank

@@ -1,8 +1,8 @@
 -- What has changed of lines and gates; and so many of those that are parked at gates are to be opened.
 -- Of lines, $1 open ones and $2 turns; $3 parked ones, $4 turns, $5 where; $6 closed ones, $7 turns, $8 how many of their
--- ready jobs are known. Of gates, $9 limits and $10 how many places are taken; $11 orders and $12 who has them; $13 rates,
--- $14 their logs, $15 when they have room; $16 tenants and $17 turns. $18 gates with room, and $19 for how many lines
--- of each queue; $20 the time; $21 queues that somebody claims from.
+-- ready jobs are known. Of gates, $9 limits and $10 how many places are taken; $11 orders, $12 who has them and $13 how
+-- many are at work; $14 rates, $15 their logs, $16 when they have room; $17 tenants and $18 turns. $19 gates with room,
+-- and $20 for how many lines of each queue; $21 the time; $22 queues that somebody claims from.
 with
 opened as (
     update holdfast.lines as line
@@ -27,7 +27,7 @@ closed as (
                     select
                     from holdfast.jobs as job
                     where job.queue = line.queue and job.line = new.id and job.stage = 2
-                      and (job.expires_at is null or job.expires_at > $20)
+                      and (job.expires_at is null or job.expires_at > $21)
                     order by job.lane, job.place
                     limit new.known + 1
                 ) as ready
@@ -46,24 +46,24 @@ limits as (
 ),
 orders as (
     update holdfast.gates as gate
-    set holder = new.holder
-    from unnest($11::uuid[], $12::uuid[]) as new (id, holder)
+    set holder = new.holder, held = new.held
+    from unnest($11::uuid[], $12::uuid[], $13::integer[]) as new (id, holder, held)
     where gate.id = any (array[new.id])
 ),
 rates as (
     update holdfast.gates as gate
     set log = new.log, next_at = new.next_at
-    from unnest($13::uuid[], $14::text[], $15::bigint[]) as new (id, log, next_at)
+    from unnest($14::uuid[], $15::text[], $16::bigint[]) as new (id, log, next_at)
     where gate.id = any (array[new.id])
 ),
 tenants as (
     update holdfast.gates as gate
     set turn = new.turn
-    from unnest($16::uuid[], $17::bigint[]) as new (id, turn)
+    from unnest($17::uuid[], $18::bigint[]) as new (id, turn)
     where gate.id = any (array[new.id])
 ),
 room as materialized (
     -- Those that have just been at it are left out.
-    select holdfast.make_room($18::uuid[], $19::integer[], $21::text[], $1::uuid[] || $3::uuid[] || $6::uuid[]) as queues
+    select holdfast.make_room($19::uuid[], $20::integer[], $22::text[], $1::uuid[] || $3::uuid[] || $6::uuid[]) as queues
 )
 select queues from room
