@@ -8,12 +8,13 @@ others: breaker, order, limit, rate. And at last its place among those that wait
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 
 from holdfast import lifecycle
 from holdfast.explanation import Explanation, Reason, ReasonKind, about, jobs, moment, quoted
 from holdfast.gates import Gate, GateKind, opens_at, room, used
-from holdfast.job import WAITING, JobRecord, JobState, Stage
+from holdfast.job import FINAL, WAITING, JobRecord, JobState, Stage
 from holdfast.liveness import DEAD_AFTER
 from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
 from holdfast.span import format_span
@@ -38,7 +39,8 @@ def explain(it: Circumstances) -> Explanation:
         reasons = tuple(_running(it))
     else:
         reasons = (_ended(it),)
-    text = f"{_HEADS[it.job.stage]}: {'; '.join(reason.text for reason in reasons)}"
+    head = "waiting" if _comes_before(it) else _HEADS[it.job.stage]
+    text = f"{head}: {'; '.join(reason.text for reason in reasons)}"
     return Explanation(it.job.id, it.job.state, it.now, text, reasons)
 
 
@@ -135,8 +137,8 @@ def _breaker(it: Circumstances) -> Reason:
 def _held_up(it: Circumstances) -> Iterator[Reason]:
     now = to_microseconds(it.now)
     by_kind = {gate.kind: gate for gate in it.gates}
-    order, limit, rate = (by_kind.get(kind) for kind in (GateKind.ORDER, GateKind.LIMIT, GateKind.RATE))
-    if order is not None and order.holder is not None and order.holder != it.job.id:
+    limit, rate = (by_kind.get(kind) for kind in (GateKind.LIMIT, GateKind.RATE))
+    if order := _comes_before(it):
         yield _behind(it, order)
     if limit is not None and not room(limit, now):
         text = f"limit {_label(it, limit)} {limit.held}/{limit.most}"
@@ -146,6 +148,14 @@ def _held_up(it: Circumstances) -> Iterator[Reason]:
         counted = f"{used(rate, now)}/{rate.most} per {format_span(rate.per * MICROSECOND)}"
         text = f"rate {_label(it, rate)} {counted}, {about(until - it.now)}"
         yield Reason(ReasonKind.RATE, text, until, _details(rate, now))
+
+
+def _comes_before(it: Circumstances) -> Gate | None:
+    """The order in which another one comes before this job, if it has not ended: also before one that was claimed."""
+    if it.job.stage in FINAL:
+        return None
+    orders = (gate for gate in it.gates if gate.kind is GateKind.ORDER)
+    return next((gate for gate in orders if gate.holder not in (None, it.job.id)), None)
 
 
 def _behind(it: Circumstances, order: Gate) -> Reason:
@@ -211,14 +221,20 @@ def _place(it: Circumstances) -> Iterator[Reason]:
 def _running(it: Circumstances) -> Iterator[Reason]:
     job = it.job
     worker = next((worker for worker in it.workers if worker.id == job.worker), None)
+    name = quoted(worker.name) if worker is not None else str(job.worker)
+    order = _comes_before(it)
+    if order is not None:
+        behind = _behind(it, order)
+        yield replace(behind, text=f"{behind.text}; claimed by {name}")
     if job.cancel_requested_at is not None:
         why = f": {quoted(job.cancel_reason)}" if job.cancel_reason else ""
         text = f"it was asked to stop {_ago(it, job.cancel_requested_at)}{why}"
         yield Reason(ReasonKind.CANCELLING, text, details={"since": job.cancel_requested_at, "why": job.cancel_reason})
-    name = quoted(worker.name) if worker is not None else str(job.worker)
     if worker is None or not _is_alive(worker, it.now):
         silent = "" if worker is None else f", last heard of {_ago(it, worker.beat_at)}"
         yield Reason(ReasonKind.LOST, f"worker {name} is lost{silent}: others take it over", details={"worker": name})
+    if order is not None:
+        return
     text = f"for {about(_span(job.started_at, it.now))} on {name}, attempt {job.attempt} of {job.max_attempts}"
     if it.progress is not None:
         total = "" if it.progress.total is None else f" of {it.progress.total:g}"

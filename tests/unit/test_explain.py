@@ -181,6 +181,14 @@ BY_TENANT = LimitDefinition(GateKind.LIMIT, "charge", "{tenant}", 4)
         ),
         (
             told(
+                job(Stage.ACTIVE, started_at=NOW, attempt=1, worker=WORKER),
+                **lined(ORDER),
+                holders={OTHER: JobState.ACTIVE},
+            ),
+            f"waiting: order o1: behind job {OTHER}, which is active; claimed by box:47/1",
+        ),
+        (
+            told(
                 job(
                     Stage.ACTIVE,
                     started_at=NOW - 12 * SECOND,
@@ -303,6 +311,12 @@ def test_a_worker_that_is_silent_for_long_is_not_alive() -> None:
 def test_a_gate_with_room_is_no_reason() -> None:
     roomy = replace(LIMIT, override=5)
     assert told(**lined(roomy, state=LineState.OPEN)).kinds == (ReasonKind.POSITION,)
+
+
+@pytest.mark.parametrize("stage", [Stage.ACTIVE, Stage.SCHEDULED, *FINAL])
+def test_whoever_has_an_order_or_has_left_it_is_not_behind_others(stage: Stage) -> None:
+    held = replace(ORDER, holder=OTHER if stage in FINAL else JOB)
+    assert ReasonKind.ORDER not in told(job(stage, finished_at=NOW), **lined(held)).kinds
 
 
 def test_the_holder_of_an_order_does_not_wait_for_itself() -> None:
@@ -432,8 +446,9 @@ def test_there_is_always_a_reason_and_it_fits_the_state(it: Circumstances) -> No
     if it.job.stage in FINAL:
         assert set(kinds) <= ENDS
     elif it.job.stage is Stage.ACTIVE:
-        assert kinds[-1] is ReasonKind.RUNNING
-        assert set(kinds) <= RUNS
+        # One that was claimed behind another of its order does not run yet.
+        assert (kinds[-1] is ReasonKind.RUNNING) == (ReasonKind.ORDER not in kinds)
+        assert set(kinds) <= RUNS | {ReasonKind.ORDER}
     else:
         assert not set(kinds) & (RUNS | ENDS - {ReasonKind.EXPIRED})
     order = list(ReasonKind)
@@ -449,16 +464,17 @@ def test_it_is_one_line_that_names_every_reason(it: Circumstances) -> None:
 
 
 @given(situations)
-def test_what_holds_a_ready_job_up_is_named_if_and_only_if_it_does(it: Circumstances) -> None:
+def test_what_holds_a_job_up_is_named_if_and_only_if_it_does(it: Circumstances) -> None:
     kinds = set(explain(it).kinds)
     now = to_microseconds(NOW)
     is_ready = it.job.stage is Stage.READY
+    may_wait = is_ready or it.job.stage is Stage.ACTIVE
     by_kind = {gate.kind: gate for gate in it.gates}
     for kind, reason in ((GateKind.LIMIT, ReasonKind.LIMIT), (GateKind.RATE, ReasonKind.RATE)):
         is_full = kind in by_kind and not room(by_kind[kind], now)
         assert (reason in kinds) == (is_ready and is_full)
     holder = by_kind[GateKind.ORDER].holder if GateKind.ORDER in by_kind else None
-    assert (ReasonKind.ORDER in kinds) == (is_ready and holder not in (None, JOB))
+    assert (ReasonKind.ORDER in kinds) == (may_wait and holder not in (None, JOB))
     assert (ReasonKind.PAUSED in kinds) == (it.job.stage in WAITING and it.paused_at is not None)
     waits_for_it = it.breaker is not None and it.job.stage is Stage.SCHEDULED and it.job.breaker == it.breaker.name
     assert (ReasonKind.BREAKER in kinds) == ((is_ready and it.breaker is not None) or waits_for_it)

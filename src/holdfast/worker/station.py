@@ -419,6 +419,8 @@ class Station:
 
     def _settle(self, slot: int, job: ClaimedJob, transition: Transition) -> None:
         self._settler.add(slot, Settlement(job.id, job.token, transition, job.is_keyed, job.is_lined))
+        if slot in self._trains and not isinstance(transition, Complete):
+            self._break_off(self._trains.all_after(slot))  # together with it
 
     def _settled(self, slots: list[int], answers: list[Settled], settlements: list[Settlement]) -> None:
         for slot in slots:

@@ -187,10 +187,14 @@ class TrainContract:
         ids = await harness.enqueue_many(4, line=order())
         first, *_ = await claim(harness, most_behind=2)
         for running in (ids[0], ids[1]):
-            circumstances = await harness.store.circumstances(ids[3])
+            for waiting in ids[2:]:  # one has been claimed, one has not
+                circumstances = await harness.store.circumstances(waiting)
+                assert circumstances is not None
+                [reason] = [each for each in explain(circumstances).reasons if each.kind is ReasonKind.ORDER]
+                assert reason.details["job"] == running
+            circumstances = await harness.store.circumstances(running)
             assert circumstances is not None
-            [reason] = [each for each in explain(circumstances).reasons if each.kind is ReasonKind.ORDER]
-            assert reason.details["job"] == running
+            assert explain(circumstances).kinds[-1] is ReasonKind.RUNNING
             await harness.settle(first, Complete())
         [shown] = await harness.store.limits()
         assert (shown.used, shown.most, shown.holder) == (1, 1, None)
