@@ -69,6 +69,17 @@ def test_if_they_had_to_be_given_back_fewer_are_fetched_for_some_time() -> None:
     assert demand.behind({"a": 2}, PLENTY) == 16
 
 
+def test_while_some_wait_behind_others_a_claim_that_brought_little_is_followed_by_a_rest() -> None:
+    demand = Demand(make_slots({"a": 2}))
+    assert demand.rest(asked=100, got=0, seconds=0.001) == 0, "nothing will come of a settlement of ours"
+    demand.fetched_behind(0)
+    assert demand.rest(asked=100, got=24, seconds=0.001) == 0.002
+    assert demand.rest(asked=100, got=25, seconds=0.001) == 0, "there is more"
+    assert demand.rest(asked=100, got=0, seconds=5.0) == 0.02, "whatever a claim was held up by"
+    demand.came_forward(0)
+    assert demand.rest(asked=100, got=0, seconds=0.001) == 0
+
+
 # ── room ─────────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -10,7 +10,7 @@ from holdfast.worker.slots import Slots, share
 LARGEST_CLAIM: Final = 1000
 MOST_AHEAD: Final = 2 * LARGEST_CLAIM
 """Jobs that one process holds and has not started: one claim's are run while the next one's are on their way."""
-MOST_BEHIND: Final = LARGEST_CLAIM
+MOST_BEHIND: Final = 2 * LARGEST_CLAIM
 """Jobs of one pool that wait for others of their order."""
 _AHEAD_FOR: Final = 0.05
 """Seconds of work that are fetched ahead. Long jobs are never waited for by others: nothing is fetched behind them."""
@@ -20,6 +20,8 @@ _BEHIND_FOR: Final = 0.5
 """Seconds of work that are fetched behind other jobs of their order."""
 _FEWEST_BEHIND: Final = 16
 """So many at the least, unless they had to be given back: one order alone ends too few jobs to know their speed."""
+_LONGEST_REST: Final = 0.02
+"""Seconds."""
 _WINDOW: Final = 0.02
 """Seconds of work over which a rate is measured: in shorter ones, others on the same CPU count for too much."""
 _RISES_IN: Final = 0.1
@@ -217,6 +219,14 @@ class Demand:
                 most_of_it = min(max(rate * _BEHIND_FOR, _FEWEST_BEHIND), MOST_BEHIND) * self._trust_behind[pool]
                 room += max(0, int(most_of_it) - self._behind[pool])
         return max(0, min(room, most))
+
+    def rest(self, asked: int, got: int, seconds: float) -> float:
+        """How many seconds to let pass after a claim that took so many seconds, before the next one.
+
+        While jobs of an order are in hand, each settlement lets another order's go on: asked after each of them, the
+        store would give a few at a time, and each claim costs as much as a settlement of many.
+        """
+        return min(2 * seconds, _LONGEST_REST) if any(self._behind) and 4 * got < asked else 0.0
 
     def _measure(self, now: float) -> None:
         self._count_busy(now)

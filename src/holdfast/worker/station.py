@@ -45,6 +45,8 @@ _POLL_EVERY: Final = 5.0
 _TURN_EVERY: Final = 0.25
 _STALE_AFTER: Final = 0.5
 """Seconds after which a job that was fetched ahead and could not be started is given back."""
+_STALE_BEHIND_AFTER: Final = 1.0
+"""The same of one that waits behind another of its order. Nobody else could run it meanwhile."""
 _LONGEST_PAUSE: Final = 5.0
 _LAST_WORDS: Final = 2.0
 """Seconds for tasks that were interrupted to clean up."""
@@ -208,8 +210,11 @@ class Station:
                 self._is_asleep = False
                 continue
             try:
-                await self._claim(wanted)
+                asked_at = time.monotonic()
+                got = await self._claim(wanted)
                 pause = 0.05
+                if rest := self._demand.rest(sum(wanted.values()), got, time.monotonic() - asked_at):
+                    await asyncio.sleep(rest)
             except WorkerDeclaredDead:
                 self.is_declared_dead.set()
                 await asyncio.Event().wait()
@@ -297,6 +302,7 @@ class Station:
         if self._demand.has_slot(run.pool) and not self._ahead[run.pool]:
             self._start(run)
         else:
+            run.fetched_at = time.monotonic()  # it has only waited for a slot since now
             self._ahead[run.pool].append(run)
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -506,10 +512,9 @@ class Station:
                 while ahead and now - ahead[0].fetched_at > _STALE_AFTER:
                     self._give_back(ahead.popleft())
             if self._trains:
-                late = self._trains.fetched_before(now - _STALE_AFTER)
-                for pool in {run.pool for run in late}:
+                for pool in self._trains.pools_waiting_since(now - _STALE_BEHIND_AFTER / 2):
                     self._demand.overestimated_behind(pool)
-                self._break_off(late)
+                self._break_off(self._trains.fetched_before(now - _STALE_BEHIND_AFTER))
             if self._enforces_timeouts and overdue_at <= now:
                 self._stop_overdue(now)
             await asyncio.sleep(_TURN_EVERY)

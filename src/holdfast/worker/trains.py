@@ -46,3 +46,7 @@ class Trains:
         """Everybody who was fetched before this, in the order of each train. They wait no more."""
         late = [slot for slot, run in self._behind.items() if run.fetched_at < time]
         return [run for slot in late for run in self.all_after(slot)]
+
+    def pools_waiting_since(self, time: float) -> set[int]:
+        """The pools of those who were fetched before this."""
+        return {run.pool for run in self._behind.values() if run.fetched_at < time}

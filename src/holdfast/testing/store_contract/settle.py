@@ -138,6 +138,42 @@ class SettleContract:
         assert (await harness.record(good.id)).result_json == "2"
         assert await harness.record(stale.id) == before
 
+    async def test_what_is_not_completed_is_answered_at_its_place_too(self, harness: Harness) -> None:
+        first, second, third, failed, stale = [await harness.start() for _ in range(5)]
+        answers = await harness.store.settle(
+            [
+                Settlement(first.id, first.token, Complete("1")),
+                Settlement(stale.id, uuid4(), GiveBack()),
+                Settlement(second.id, second.token, Complete("2")),
+                Settlement(failed.id, failed.token, Bury(FAILURE)),
+                Settlement(third.id, third.token, Complete("3")),
+            ]
+        )
+        assert answers == [Settled.APPLIED, Settled.STALE, *[Settled.APPLIED] * 3]
+        after = await harness.store.get([job.id for job in (first, stale, second, failed, third)])
+        states = [record.state for record in after]
+        assert states == [
+            JobState.COMPLETED,
+            JobState.ACTIVE,
+            JobState.COMPLETED,
+            JobState.DEAD,
+            JobState.COMPLETED,
+        ]
+
+    async def test_of_two_endings_of_one_job_in_one_batch_the_first_counts(self, harness: Harness) -> None:
+        for ways in ((Complete("1"), Bury(FAILURE)), (Bury(FAILURE), Complete("1"))):
+            other, claimed = [await harness.start() for _ in range(2)]
+            answers = await harness.store.settle(
+                [
+                    Settlement(other.id, other.token, Complete()),
+                    *(Settlement(claimed.id, claimed.token, way) for way in ways),
+                ]
+            )
+            assert answers == [Settled.APPLIED, Settled.APPLIED, Settled.ALREADY]
+            is_completed = isinstance(ways[0], Complete)
+            expected = JobState.COMPLETED if is_completed else JobState.DEAD
+            assert (await harness.record(claimed.id)).state is expected
+
     async def test_a_batch_may_mix_every_transition(self, harness: Harness) -> None:
         claimed = [await harness.start(unique_key=str(n)) for n in range(len(EVERY_TRANSITION))]
         before = await harness.store.get([job.id for job in claimed])
