@@ -46,7 +46,7 @@ class GateKind(IntEnum):
     ORDER = 3
     """One after the other. Whoever was claimed comes first until it has ended; several may be claimed as a train."""
     FAIR = 4
-    """No bound: its lines take turns as if they were one."""
+    """No bound: its lines take turns as if they were one. Each queue has its own."""
 
 
 class GateRule(msgspec.Struct, frozen=True, gc=False, omit_defaults=True, array_like=True):
@@ -73,6 +73,10 @@ class LineRule(msgspec.Struct, frozen=True, gc=False, array_like=True):
 
     def of(self, kind: GateKind) -> GateRule | None:
         return next((gate for gate in self.gates if gate.kind is kind), None)
+
+    def gates_in(self, queue: str) -> tuple[GateRule, ...]:
+        """What jobs of a queue are claimed through. Tenants take turns in each queue by itself."""
+        return tuple(replace(gate, name=queue) if gate.kind is GateKind.FAIR else gate for gate in self.gates)
 
     def id_for(self, queue: str, priority: int) -> UUID:
         """The line of those with these very rules. In an order, priority does not count."""
@@ -118,7 +122,7 @@ class Gate(msgspec.Struct, Generic[Key], frozen=True, array_like=True):
     next_at: int | None = None
     """Of a rate, when lines are parked at it: when it will have room."""
     turn: int = 0
-    """Of a tenant: the turn of the last of its lines."""
+    """Of a tenant: the highest turn that was given to any of its lines."""
     lines: int = 0
     """How many lines lead through it."""
 
@@ -289,6 +293,11 @@ def vacated(gate: Gate[Key], job: Key, *, was_active: bool, is_over: bool, waits
 def is_idle(gate: Gate[Any], now: int) -> bool:
     """Whether nothing would be lost if it were made anew."""
     return not (gate.lines or gate.held or gate.holder or _recent(gate, now)) and gate.override is None
+
+
+def is_full(gate: Gate[Any]) -> bool:
+    """Whether nobody gets through before somebody leaves, who then opens what is parked at it."""
+    return is_held_on_to(gate) and places(gate) == 0
 
 
 def to_open(gate: Gate[Any], now: int) -> int:

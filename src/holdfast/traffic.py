@@ -51,6 +51,14 @@ class Ledger(Protocol[Key]):
 
     async def gates(self, ids: Iterable[Key]) -> dict[Key, Gate[Key]]: ...
 
+    async def full(self, gates: Iterable[Key]) -> set[Key]:
+        """Which of these gates are known to be full, so that whoever leaves one opens what is parked there."""
+        ...
+
+    def rank(self, line: Key) -> int:
+        """Which of several lines with the same turn is the next: the lowest."""
+        ...
+
     async def open_priorities(self, queue: str) -> set[int]:
         """The priorities at which a queue has open lines."""
         ...
@@ -65,6 +73,14 @@ class Ledger(Protocol[Key]):
 
     async def current_turns(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         """The lowest turn of the open lines of each queue and priority; nothing where there is none."""
+        ...
+
+    async def reached(self, queues: Iterable[str]) -> dict[str, int]:
+        """Where turns have come to in these queues, for when no line is open: nobody has had a higher one."""
+        ...
+
+    async def reach(self, queue: str, turn: int) -> None:
+        """They have come to this one. If others tell of theirs at the same time, it may not be heard."""
         ...
 
     async def ready(self, wanted: Mapping[Key, int]) -> dict[Key, list[Key]]:
@@ -119,7 +135,7 @@ async def enter(ledger: Ledger[UUID], rules: Iterable[tuple[LineRule, str, int]]
         return
     known = await ledger.lines(wanted)
     fresh = [line_of(*each) for id, each in wanted.items() if id not in known]
-    named = {gate.id: gate for rule, _, _ in wanted.values() for gate in rule.gates}
+    named = {gate.id: gate for rule, queue, _ in wanted.values() for gate in rule.gates_in(queue)}
     before = await ledger.gates(named)
     after = {id: declared(before[id], rule) if id in before else made(rule) for id, rule in named.items()}
     for line in fresh:
@@ -129,9 +145,14 @@ async def enter(ledger: Ledger[UUID], rules: Iterable[tuple[LineRule, str, int]]
 
 
 async def wake(ledger: Ledger[Key], ids: Iterable[Key]) -> frozenset[str]:
-    """Jobs have become ready in these lines. Which queues have work now that they did not have before."""
-    lines = await ledger.lines(ids)
-    return await _open(ledger, [line for line in lines.values() if line.state is not LineState.OPEN], {})
+    """Jobs have become ready in these lines. Which queues have work now that they did not have before.
+
+    What is parked at a full gate stays there: it would be looked at, and parked again, for every job that comes in.
+    """
+    lines = [line for line in (await ledger.lines(ids)).values() if line.state is not LineState.OPEN]
+    parked = {line.parked_at for line in lines if line.parked_at is not None}
+    full = await ledger.full(parked) if parked else set()
+    return await _open(ledger, [line for line in lines if line.parked_at not in full], {})
 
 
 async def leave(ledger: Ledger[Key], departures: Sequence[Departure[Key]], now: int) -> frozenset[str]:
@@ -164,7 +185,23 @@ async def leave(ledger: Ledger[Key], departures: Sequence[Departure[Key]], now: 
             jobs = (await ledger.ready({line: 1}))[line]
             changed[id] = replace(changed[id], holder=jobs[0] if jobs else None)
     await ledger.save([], changed.values())
-    return await release(ledger, changed, now)
+    return await _let_holders_in(ledger, changed, departures) | await release(ledger, changed, now)
+
+
+async def _let_holders_in(
+    ledger: Ledger[Key], gates: Mapping[Key, Gate[Key]], departures: Sequence[Departure[Key]]
+) -> frozenset[str]:
+    """The last of a train that was broken off has left: who has the order may have come back before it, and be parked.
+
+    Nobody knows in which line it stands, so all lines of its order may try. Which queues have work now.
+    """
+    gone = {each.job for each in departures}
+    wanted = {
+        id: gate.lines
+        for id, gate in gates.items()
+        if gate.kind is GateKind.ORDER and not gate.held and gate.holder is not None and gate.holder not in gone
+    }
+    return await _open(ledger, await ledger.parked(wanted), gates) if wanted else frozenset()
 
 
 async def ripen(ledger: Ledger[Key], gates: Mapping[Key, Gate[Key]], now: int) -> frozenset[str]:
@@ -269,6 +306,8 @@ async def claim(
         if not allotted.lines:
             break
         await ledger.save(allotted.lines, [gate for id, gate in allotted.gates.items() if gate is not gates[id]])
+        if allotted.jobs:
+            await ledger.reach(queue, allotted.reached)
         # What was opened for a gate's sake may have made no use of it: then it is the turn of others that are parked.
         queues |= await release(ledger, allotted.gates, now)
         jobs += allotted.jobs
@@ -278,7 +317,8 @@ async def claim(
         has_orders |= any(gate.kind is GateKind.ORDER for gate in gates.values())
         has_timed |= any(gate.next_at is not None for gate in allotted.gates.values())
         # As many as should fill the slots, and some more, if the next lines give as much as these.
-        missing, came = left.slots - len(allotted.jobs), max(1, len(allotted.jobs))
+        started = len(allotted.jobs) - len(allotted.behind)
+        missing, came = left.slots - started, max(1, started)
         breadth = max(_FEWEST_LINES, missing * len(lines) * 5 // (4 * came))
     return Claimed(jobs, rated, queues, has_timed, behind, has_orders)
 
@@ -326,20 +366,20 @@ async def pick(
     highest = 9
     for priority in [*sorted(await ledger.open_priorities(queue), reverse=True), -1]:
         if priority < highest:
-            picked += await plain_jobs(priority + 1, highest, bounds.slots - len(picked))
-        left = bounds.slots - len(picked)
+            picked += await plain_jobs(priority + 1, highest, bounds.slots - (len(picked) - len(behind)))
+        left = bounds.slots - (len(picked) - len(behind))
         if priority < 0 or left <= 0:
             break
         plain = await plain_jobs(priority, priority, left)
         share = lines_share(left, len(plain), coin)
-        its_bounds = bounds.without(bounds.slots - share, rated, len(behind))
+        its_bounds = replace(bounds.without(0, rated, len(behind)), slots=share)
         lined = await claim(ledger, queue, priority, its_bounds, now, is_broad=is_broad, is_ordered=is_ordered)
         rated += lined.rated
         behind |= lined.behind
         queues |= lined.queues
         has_timed |= lined.has_timed
         has_orders |= lined.has_orders
-        picked += [*lined.jobs, *plain[: max(0, left - len(lined.jobs))]]
+        picked += [*lined.jobs, *plain[: max(0, left - (len(lined.jobs) - len(lined.behind)))]]
         highest = priority - 1
     return Picked(picked, rated, queues, has_timed, behind, has_orders)
 
@@ -373,12 +413,16 @@ async def _open(ledger: Ledger[Key], lines: Sequence[Line[Key]], gates: Mapping[
         return frozenset()
     tenants = {line.tenant for line in lines if line.tenant is not None}
     known = {**await ledger.gates(tenants - gates.keys()), **gates}
-    current = await ledger.current_turns({(line.queue, line.priority) for line in lines})
+    places = {(line.queue, line.priority) for line in lines}
+    current = await ledger.current_turns(places)
+    reached = await ledger.reached({queue for queue, priority in places if (queue, priority) not in current})
     opening: list[Line[Key]] = []
     moved: dict[Key, Gate[Key]] = {}
-    for line in sorted(lines, key=lambda line: (line.turn, line.id)):
+    # Who is parked has waited all the time, and keeps his turn. He was there before those who come now.
+    for line in sorted(lines, key=lambda line: (line.state is LineState.CLOSED, line.turn, ledger.rank(line.id))):
         place = line.queue, line.priority
-        line, tenant = opened(line, known, current.get(place, 0))
+        lowest = reached.get(line.queue, 0) if line.state is LineState.CLOSED else 0
+        line, tenant = opened(line, known, current.get(place, lowest))
         current[place] = min(line.turn, current.get(place, line.turn))  # as if they were opened one after the other
         opening.append(line)
         if tenant is not None:

@@ -66,9 +66,9 @@ class Line(msgspec.Struct, Generic[Key], frozen=True, array_like=True):
 
 
 def line_of(rule: LineRule, queue: str, priority: int) -> Line[UUID]:
-    fair = rule.of(GateKind.FAIR)
-    gates = tuple(gate.id for gate in rule.gates)
-    return Line(rule.id_for(queue, priority), queue, priority, gates, tenant=None if fair is None else fair.id)
+    gates = rule.gates_in(queue)
+    tenant = next((gate.id for gate in gates if gate.kind is GateKind.FAIR), None)
+    return Line(rule.id_for(queue, priority), queue, priority, tuple(gate.id for gate in gates), tenant=tenant)
 
 
 def moved(line: Line[Key], state: LineState, turn: int, parked_at: Key | None = None) -> Line[Key]:
@@ -77,17 +77,19 @@ def moved(line: Line[Key], state: LineState, turn: int, parked_at: Key | None = 
 
 
 def opened(line: Line[Key], gates: Mapping[Key, Gate[Key]], current: int) -> tuple[Line[Key], Gate[Key] | None]:
-    """The line with a turn, and its tenant's gate if that has moved on. `current` is the lowest turn of open lines.
+    """The line with a turn, and its tenant's gate if that has moved on. `current` is whose turn it is.
 
-    Who comes new, or was away, begins with those whose turn it is: what he did not use is not made up for. The lines
-    of one tenant get turns one after the other, so that many lines get no more than one.
+    Who comes new, or was away, begins with those whose turn it is: what he did not use is not made up for. A turn that
+    was given and not used is still good. The lines of one tenant get turns one after the other, so that many lines get
+    no more than one.
     """
     tenant = None if line.tenant is None else gates[line.tenant]
-    turn = max(line.turn, current)
-    if tenant is not None:
-        turn = max(turn, tenant.turn + 1)
-        tenant = replace(tenant, turn=turn)
-    return moved(line, LineState.OPEN, turn), tenant
+    if line.turn >= max(current, 1):
+        turn = line.turn
+    else:
+        turn = current if tenant is None else max(current, tenant.turn + 1)
+    has_moved_on = tenant is not None and tenant.turn < turn
+    return moved(line, LineState.OPEN, turn), replace(tenant, turn=turn) if tenant and has_moved_on else None
 
 
 class Bounds(msgspec.Struct, frozen=True):
@@ -100,9 +102,9 @@ class Bounds(msgspec.Struct, frozen=True):
     """Beyond the slots: of those that have to wait for another one of their order. See `trains_of`."""
 
     def without(self, jobs: int, rated: int, behind: int) -> Bounds:
-        """When so many have been taken."""
+        """When so many have been taken. Those `behind` others need no slot."""
         rated_left = None if self.most_rated is None else self.most_rated - rated
-        return Bounds(self.slots - jobs, rated_left, self.most_behind - behind)
+        return Bounds(self.slots - (jobs - behind), rated_left, self.most_behind - behind)
 
 
 class Allotted(msgspec.Struct, Generic[Key], frozen=True):
@@ -120,6 +122,8 @@ class Allotted(msgspec.Struct, Generic[Key], frozen=True):
     """How many of the jobs come from each line."""
     behind: dict[Key, Key]
     """Of jobs that are not the first of their train: the one before each."""
+    reached: int
+    """Where turns have come to: the highest of those lines that have given something."""
 
 
 def allot(
@@ -220,7 +224,8 @@ def allot(
                 after[blocking] = replace(full, next_at=opening)
         changed.append(moved(lines[number], state, turns[number], parked_at))
     given = {line.id: number for line, number in zip(lines, gone, strict=True) if number}
-    return Allotted(jobs, rated, changed, dict(zip(gates, after, strict=True)), given, behind)
+    reached = max((turn for turn, number in zip(turns, gone, strict=True) if number), default=0)
+    return Allotted(jobs, rated, changed, dict(zip(gates, after, strict=True)), given, behind, reached)
 
 
 def _is_held(gate: Gate[Key], through: Sequence[Key]) -> bool:
@@ -232,7 +237,8 @@ def trains_of(lines: Sequence[Line[Key]], gates: Mapping[Key, Gate[Key]]) -> dic
     """Of lines that lead to an order: how many of their jobs may be claimed together.
 
     Nobody else could run those behind the first one meanwhile, so one worker may have them in hand, and run each when
-    the one before it has come to its end. If they needed a place at another gate, they would keep that from others.
+    the one before it has come to its end. If they needed a place at another gate, they would keep that from others; and
+    if their tenant has several lines, it would have a whole train for each when others have one job.
     """
     found: dict[Key, int] = {}
     if any(gate.kind is _ORDER for gate in gates.values()):
@@ -240,7 +246,7 @@ def trains_of(lines: Sequence[Line[Key]], gates: Mapping[Key, Gate[Key]]) -> dic
             way = [gates[id] for id in line.gates]
             for gate in way:
                 if gate.kind is _ORDER:
-                    is_alone = all(other.kind is _FAIR or other is gate for other in way)
+                    is_alone = all(other is gate or (other.kind is _FAIR and other.lines == 1) for other in way)
                     found[line.id] = longest_train(gate) if is_alone else places(gate)
     return found
 

@@ -128,8 +128,8 @@ marked = {"tags": st.sampled_from([("t",), ("t", "s")]), "context_json": st.just
 gates = {
     "limit": GateRule(GateKind.LIMIT, "x", "", 2),
     "rate": GateRule(GateKind.RATE, "x", "", 2, 30_000_000),
-    "order": GateRule(GateKind.ORDER, "x", "k"),
-    "block": GateRule(GateKind.ORDER, "x", "l", is_blocking=True),
+    "order": GateRule(GateKind.ORDER, "x", "k", 4),
+    "block": GateRule(GateKind.ORDER, "x", "l", 4, is_blocking=True),
     "one tenant": GateRule(GateKind.FAIR, "", "one"),
     "another": GateRule(GateKind.FAIR, "", "other"),
 }
@@ -305,11 +305,11 @@ class StoreMachine(RuleBasedStateMachine):
         worker = NewWorker(self.worker(pick), "again")
         self.both(lambda store: store.register(worker))
 
-    @rule(pick=picks, a=st.integers(0, 9), b=st.integers(0, 9))
-    def claim(self, pick: int, a: int, b: int) -> None:
+    @rule(pick=picks, a=st.integers(0, 9), b=st.integers(0, 9), behind=st.integers(0, 6))
+    def claim(self, pick: int, a: int, b: int, behind: int = 0) -> None:
         worker, token = self.worker(pick), next(self.tokens)
         claimed: list[ClaimedJob] | None = self.both(
-            lambda store: store.claim(worker, token, {"a": a, "b": b}), _by_queue
+            lambda store: store.claim(worker, token, {"a": a, "b": b}, None, behind), _by_queue
         )
         self.claims += claimed or []
 

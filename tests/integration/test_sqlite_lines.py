@@ -84,8 +84,8 @@ class Process:
         (enqueued,) = await self.store.enqueue([self.job(rule)])
         return enqueued.id
 
-    async def claim(self, slots: int = 10) -> list[ClaimedJob]:
-        return await self.store.claim(self._worker, uuid4(), {"default": slots})
+    async def claim(self, slots: int = 10, most_behind: int = 0) -> list[ClaimedJob]:
+        return await self.store.claim(self._worker, uuid4(), {"default": slots}, None, most_behind)
 
     async def settle(self, jobs: list[ClaimedJob]) -> None:
         await self.store.settle([Settlement(job.id, job.token, Complete()) for job in jobs])
@@ -216,11 +216,12 @@ async def test_who_was_ahead_of_others_is_not_forgotten_before_they_have_caught_
     clock, path = ManualClock(), tmp_path / "jobs.db"
     async with two_processes(path, clock) as (one, _):
         for _ in range(3):
-            await one.enqueue(limit("ahead", 5))
-        await one.settle(await one.claim())
-        await one.claim()
+            await one.enqueue(LineRule((GateRule(GateKind.ORDER, "task", "ahead", 20),)))
         for _ in range(5):
             await one.enqueue(limit("behind", 5))
+        train = await one.claim(1, 10)
+        assert len(train) == 3
+        await one.settle(train)
         clock.advance("48h")
         await one.store.prune()
         assert _count(path) == (2, 2)
@@ -272,4 +273,4 @@ async def test_lines_of_an_older_file_are_taken_over(tmp_path: Path) -> None:
         await one.store.settle([Settlement(first, first, Complete())])
         assert [job.id for job in await one.claim()] == [second]
         assert await one.line_of(await one.enqueue(rule)) == line(rule)
-        assert _count(path) == (1, 2)
+        assert _count(path) == (1, 3), "new lines of this tenant take turns in their own queue"

@@ -57,6 +57,7 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "empty": [[WORKER]],
         "end_work": [[WORKER]],
         "find_keys": [[TASK] * batch, [1] * batch, keys],
+        "first_in_lines": [LINED_QUEUE, lines, ones, 0],
         "forget_gates": [gates],
         "forget_lines": [lines],
         "forget_schedule": [TASK],

@@ -36,7 +36,7 @@ OF_ALL_WHO_RUN: Final = {"forget_lines", "forgotten_lines"}
 INDEXES: Final = {
     "announced": {"jobs_pkey"},
     "attempts": {"failures_of_job"},
-    "attend": {"jobs_ready", "lines_open", "lines_pkey", "wakes_of_queue"},
+    "attend": {"gates_pkey", "jobs_ready", "lines_open", "lines_pkey", "wakes_of_queue"},
     "busy_queues": {"jobs_ready", "lines_open", "wakes_of_queue"},
     "circumstances": {
         *("jobs_active", "jobs_ready_in_line", "jobs_pkey", "jobs_ready", "progress_pkey"),
@@ -52,6 +52,7 @@ INDEXES: Final = {
     "due_gates": {"gates_timed"},
     "end_work": {"jobs_active"},
     "find_keys": {"keys_pkey"},
+    "first_in_lines": {"jobs_ready_in_line"},
     "forget_gates": {"gates_pkey"},
     "forget_lines": {"lines_pkey", "jobs_ready_in_line", "jobs_kept_in_line", "jobs_active"},
     "forgotten_lines": {"lines_pkey", "jobs_ready_in_line", "jobs_kept_in_line", "jobs_active"},

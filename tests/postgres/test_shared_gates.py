@@ -13,6 +13,7 @@ from holdfast.testing.store_contract.lines import limit, order, tenant, together
 from tests.postgres.conftest import Opener
 from tests.postgres.database import PATIENCE, Database
 from tests.postgres.jobs import claim, new, register, settle
+from tests.postgres.proxy import Harm, Plan, Proxy
 
 CLAIMERS, JOBS = 4, 160
 
@@ -32,6 +33,39 @@ async def test_a_line_that_nobody_claims_is_woken_once(store: PostgresStore, dat
     assert await database.value("select count(*) from holdfast.wakes where queue = 'idle'") == 2
     await settle(store, running, Complete())
     assert [job.id for job in await claim(store, worker, 5, "idle")] == [idle[1].id]
+
+
+async def test_a_line_is_not_forgotten_if_its_wake_is_taken_while_the_gate_is_full(
+    database: Database, proxy: Proxy, make_store: Opener
+) -> None:
+    """It is woken once for room that is there, and not again for room that comes while that wake is being taken."""
+    one, other = make_store(), make_store(proxy.url)
+    await one.open()
+    await other.open()
+    mine, its = await register(one), await register(other)
+    await one.enqueue([new(queue="a", line=limit(1)) for _ in range(2)])
+    waiting = [new(queue="b", line=limit(1)) for _ in range(2)]
+    await other.enqueue(waiting[:1])
+    running = await claim(one, mine, 1, "a")
+    assert await claim(other, its, 1, "b") == []
+    await other.enqueue(waiting[1:])
+    assert await claim(other, its, 1, "b") == [], "it is parked at the limit"
+    await settle(one, running, Complete())
+    running = await claim(one, mine, 1, "a")
+    assert running, "the limit is full again"
+    held = Plan(Harm.HOLD, text="set_config('synchronous_commit', 'off', true)")
+    proxy.plans.append(held)
+    claiming = asyncio.create_task(claim(other, its, 1, "b"))
+    await held.happened.wait()
+    # It has taken the wake, and that is not yet known here. If it holds the gate, it is waited for.
+    settling = asyncio.create_task(settle(one, running, Complete()))
+    blocked = asyncio.create_task(database.until_waiting())
+    await asyncio.wait([settling, blocked], return_when=asyncio.FIRST_COMPLETED)
+    held.release.set()
+    await asyncio.gather(settling, claiming)
+    blocked.cancel()
+    await one.tick()
+    assert [job.id for job in await claim(other, its, 1, "b")] == [waiting[0].id]
 
 
 async def test_nobody_is_forgotten_where_claimers_of_several_queues_race_for_room(

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 from uuid import UUID
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
@@ -123,6 +124,14 @@ class World:
             at_once(traffic.leave(self.ledger, [departure], self.now))
             at_once(traffic.wake(self.ledger, [self.line_of[job]]))
 
+    def withdraw(self, job: UUID) -> None:
+        """It is cancelled in a worker's hands, before it has begun. Those behind it are given back."""
+        followers = self.train_from(job)[1:]
+        del self.active[job]
+        departure = Departure(job, self.line_of[job], was_active=True, is_over=True)
+        at_once(traffic.leave(self.ledger, [departure], self.now))
+        self.give_back(followers)
+
     def rouse(self, job: UUID) -> None:
         del self.resting[job]
         self.become_ready(job)
@@ -159,6 +168,9 @@ class World:
                 assert is_waiting_for_its_time or trying[line.queue, gate.id] >= enough, "nobody uses the room"
         held = Counter(gate.id for job in self.active for gate in self.rule_of[job].gates)
         for gate in gates.values():
+            if gate.holder is not None and not gate.held and (place := self.ready_where(gate.holder)) is not None:
+                [its_line] = [each for each in self.ledger.all_lines() if each.id == place]
+                assert its_line.state is LineState.OPEN or its_line.parked_at != gate.id, "it waits for itself"
             if gate.kind is GateKind.LIMIT:
                 # What runs when a limit is lowered goes on, but nobody takes its place.
                 self.overfull[gate.id] = min(self.overfull.get(gate.id, 0), gate.held)
@@ -214,6 +226,11 @@ class AnyTraffic(RuleBasedStateMachine):
         """A worker does not get to the end of a train, or is stopped, or is gone."""
         first = data.draw(st.sampled_from(list(self.world.active)))
         self.world.give_back(data.draw(st.permutations(self.world.train_from(first))))
+
+    @precondition(lambda self: self.world.active)
+    @rule(data=st.data())
+    def withdraw(self, data: st.DataObject) -> None:
+        self.world.withdraw(data.draw(st.sampled_from(list(self.world.active))))
 
     @precondition(lambda self: self.world.resting)
     @rule(data=st.data())
@@ -296,6 +313,32 @@ def test_a_line_that_was_passed_over_when_a_rate_had_room_is_opened_the_next_tim
         started += world.claim(5)
         world.advance(SECOND + SECOND // 32)
     assert started == [*important, other]
+
+
+# ── what is parked ───────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("kind", [GateKind.ORDER, GateKind.LIMIT])
+def test_jobs_that_come_to_a_full_gate_open_no_line_until_somebody_leaves(kind: GateKind) -> None:
+    world, rule = World(), LineRule((GateRule(kind, "task", ""),))
+    first, second = world.enqueue(rule), world.enqueue(rule)
+    assert world.claim(5) == [first]
+    world.enqueue(rule)
+    assert not at_once(world.ledger.open_priorities(QUEUE)), "it would be looked at for nothing"
+    world.end(first)
+    assert at_once(world.ledger.open_priorities(QUEUE))
+    assert world.claim(5) == [second]
+
+
+def test_whoever_waits_for_its_next_run_opens_the_line_of_its_order_when_it_comes() -> None:
+    world, rule = World(), LineRule((GateRule(GateKind.ORDER, "task", ""),))
+    first = world.enqueue(rule)
+    world.enqueue(rule)
+    assert world.claim(5) == [first]
+    world.end(first, is_over=False)
+    assert world.claim(5) == [], "the order is its own"
+    world.rouse(first)
+    assert world.claim(5) == [first]
 
 
 # ── fairness ─────────────────────────────────────────────────────────────────────────────────────────────────────────

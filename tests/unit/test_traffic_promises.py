@@ -56,9 +56,16 @@ class WatchedWorld(World):
             elif is_over and not (is_dead and gate.is_blocking):
                 del self.holder[gate.id]
 
+    def withdraw(self, job: UUID) -> None:
+        super().withdraw(job)
+        self._forget(job)
+
     def drop(self, job: UUID) -> None:
         super().drop(job)
         self.tried.add(job)
+        self._forget(job)
+
+    def _forget(self, job: UUID) -> None:
         for gate in self._orders_of(job):
             if self.holder.get(gate.id) == job:
                 del self.holder[gate.id]

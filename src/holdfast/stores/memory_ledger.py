@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
 from holdfast import traffic
-from holdfast.gates import Gate, is_idle
+from holdfast.gates import Gate, is_full, is_idle
 from holdfast.traffic import at_once
 from holdfast.turns import Line, LineState
 
@@ -18,7 +18,10 @@ class MemoryLedger:
         self._ready_in = ready_in
         self._ready_where = ready_where
         self._lines: dict[UUID, Line] = {}
+        self._ranks: dict[UUID, int] = {}
+        """In which order lines were made."""
         self._gates: dict[UUID, Gate] = {}
+        self._reached: dict[str, int] = {}
 
     async def lines(self, ids: Iterable[UUID]) -> dict[UUID, Line]:
         return {id: self._lines[id] for id in ids if id in self._lines}
@@ -29,9 +32,15 @@ class MemoryLedger:
     async def gates(self, ids: Iterable[UUID]) -> dict[UUID, Gate]:
         return {id: self._gates[id] for id in ids if id in self._gates}
 
+    async def full(self, gates: Iterable[UUID]) -> set[UUID]:
+        return {id for id, gate in (await self.gates(gates)).items() if is_full(gate)}
+
     async def open_lines(self, queue: str, priority: int, most: int) -> list[Line]:
         mine = [line for line in self._open() if line.queue == queue and line.priority == priority]
-        return sorted(mine, key=lambda line: (line.turn, line.id))[:most]
+        return sorted(mine, key=lambda line: (line.turn, self.rank(line.id)))[:most]
+
+    def rank(self, line: UUID) -> int:
+        return self._ranks[line]
 
     async def open_priorities(self, queue: str) -> set[int]:
         return {line.priority for line in self._open() if line.queue == queue}
@@ -44,7 +53,7 @@ class MemoryLedger:
         return [
             line
             for (gate, _), lines in there.items()
-            for line in sorted(lines, key=lambda line: (-line.priority, line.turn, line.id))[: wanted[gate]]
+            for line in sorted(lines, key=lambda line: (-line.priority, line.turn, self.rank(line.id)))[: wanted[gate]]
         ]
 
     async def current_turns(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
@@ -55,6 +64,12 @@ class MemoryLedger:
             if place in wanted:
                 turns[place] = min(line.turn, turns.get(place, line.turn))
         return turns
+
+    async def reached(self, queues: Iterable[str]) -> dict[str, int]:
+        return {queue: self._reached[queue] for queue in queues if queue in self._reached}
+
+    async def reach(self, queue: str, turn: int) -> None:
+        self._reached[queue] = max(turn, self._reached.get(queue, 0))
 
     async def ready(self, wanted: Mapping[UUID, int]) -> dict[UUID, list[UUID]]:
         return {id: list(self._ready_in(id)[:most]) for id, most in wanted.items()}
@@ -69,7 +84,10 @@ class MemoryLedger:
         return min((gate.next_at for gate in self._gates.values() if gate.next_at is not None), default=None)
 
     async def save(self, lines: Iterable[Line], gates: Iterable[Gate]) -> None:
-        self._lines |= {line.id: line for line in lines}
+        for line in lines:
+            self._lines[line.id] = line
+            if line.id not in self._ranks:
+                self._ranks[line.id] = max(self._ranks.values(), default=0) + 1
         self._gates |= {gate.id: gate for gate in gates}
 
     def forget(self, known: set[UUID], now: int) -> None:
@@ -77,7 +95,7 @@ class MemoryLedger:
         lines = [line for line in self._lines.values() if line.state is LineState.CLOSED and line.id not in known]
         at_once(traffic.forget(self, lines))
         for line in lines:
-            del self._lines[line.id]
+            del self._lines[line.id], self._ranks[line.id]
         self._gates = {id: gate for id, gate in self._gates.items() if not is_idle(gate, now)}
 
     def ahead(self, queue: str, priority: int, line: Line | None) -> int:
@@ -85,8 +103,8 @@ class MemoryLedger:
         mine = [each for each in self._open() if each.queue == queue and self._ready_in(each.id)]
         if line is None:
             return sum(each.priority > priority for each in mine)
-        place = -line.priority, line.turn, line.id
-        return sum((-each.priority, each.turn, each.id) < place for each in mine if each.id != line.id)
+        place = -line.priority, line.turn, self.rank(line.id)
+        return sum((-each.priority, each.turn, self.rank(each.id)) < place for each in mine if each.id != line.id)
 
     def all_gates(self) -> list[Gate]:
         return list(self._gates.values())

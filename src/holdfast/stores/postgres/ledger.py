@@ -12,16 +12,17 @@ Whoever changes a gate has its row locked, and nobody waits in a circle:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Final
 from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.gates import Gate, GateRule, LineRule, declared, is_same_rule
+from holdfast.gates import Gate, GateKind, GateRule, LineRule, declared, is_full, is_same_rule
 from holdfast.job import ClaimedJob
 from holdfast.stores.postgres import rows
-from holdfast.turns import Bounds, Line, LineState, line_of
+from holdfast.turns import Bounds, Line, LineState, line_of, moved
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.transaction import Transaction
@@ -39,12 +40,14 @@ class PostgresLedger:
         transaction: Transaction,
         now: int,
         turns: Mapping[int, int] | None = None,
+        reached: Mapping[str, int] | None = None,
         bounds: Bounds | None = None,
         most_each: int | None = None,
         *,
         is_ordered: bool = False,
     ) -> None:
         """`turns`: at which priorities the queue that is claimed from has open lines, and whose turn it is there.
+        `reached`: where turns have come to in that queue.
 
         `most_each`: so many jobs of each line are looked up at first, or as many as it could give within the bounds. If
         they are expected to lead to orders, that is what may come behind the first one, in equal parts.
@@ -55,6 +58,7 @@ class PostgresLedger:
         self._it = transaction
         self._now = now
         self._turns = turns
+        self._reached = reached or {}
         self.has_others = False
         """There were open lines that were not looked at."""
         self.most_asked = 1
@@ -72,6 +76,8 @@ class PostgresLedger:
         """How many of the ready jobs of each line were looked up with it."""
         self._seen: set[tuple[str, int]] = set()
         """Queues and priorities of which all open lines are known."""
+        self._in_other_hands: set[UUID] = set()
+        """Lines with a job that has their order and is ready, but that somebody else has locked."""
         self._known: dict[UUID, int] = {}
         """How many jobs of each line were looked up: what was not taken of them is still in an open line."""
         self._changed_lines: dict[UUID, Line] = {}
@@ -79,6 +85,8 @@ class PostgresLedger:
         self._changed_rules: dict[UUID, Gate] = {}
         self._to_open: dict[UUID, int] = {}
         """Gates that have room, and for how many."""
+        self._to_reach: tuple[str, int] | None = None
+        """The queue that is claimed from, and where turns have come to there now."""
 
     # ── lines ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -168,11 +176,25 @@ class PostgresLedger:
         }
         return []
 
+    def rank(self, line: UUID) -> int:
+        return line.int
+
     async def current_turns(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         if self._turns is not None:
             return {(queue, priority): self._turns[priority] for queue, priority in places if priority in self._turns}
         queues, priorities = zip(*places, strict=True)
         return {(row[0], row[1]): row[2] for row in await self._it.fetch("current_turns", queues, priorities)}
+
+    async def reached(self, queues: Iterable[str]) -> dict[str, int]:
+        wanted = list(queues)
+        if all(queue in self._reached for queue in wanted):
+            return {queue: self._reached[queue] for queue in wanted}
+        return {row["name"]: row["turn"] for row in await self._it.fetch("reached_turns", wanted)}
+
+    async def reach(self, queue: str, turn: int) -> None:
+        """Keep it for `flush`."""
+        if turn > max(self._reached.get(queue, 0), self._to_reach[1] if self._to_reach else 0):
+            self._to_reach = queue, turn
 
     @property
     def lines_used_up(self) -> int:
@@ -201,6 +223,11 @@ class PostgresLedger:
                 await self._read_gates("select_gates", taken)
                 self._foreign.update(taken)
         return {id: self._gates[id] for id in wanted if id in self._gates}
+
+    async def full(self, gates: Iterable[UUID]) -> set[UUID]:
+        """As in attend.sql. They are not locked: should somebody leave meanwhile, he wakes what is parked there."""
+        found = map(rows.gate, await self._it.fetch("select_gates", list(gates)))
+        return {gate.id for gate in found if gate.kind is GateKind.ORDER and gate.lines == 1 and is_full(gate)}
 
     async def _read_gates(self, selection: str, ids: list[UUID]) -> None:
         self.keep_gates(map(rows.gate, await self._it.fetch(selection, ids)))
@@ -232,11 +259,33 @@ class PostgresLedger:
             queue = self._lines[next(iter(more))].queue  # a claim is from one
             for row in await self._it.fetch("ready_in_lines", queue, list(more), list(more.values()), self._now):
                 found[row[0]].append(row[1])
+        await self._keep_orders(found)
         self._known |= {id: len(jobs) for id, jobs in found.items()}
         return found
 
+    async def _keep_orders(self, found: dict[UUID, list[UUID]]) -> None:
+        """Of an order, nobody comes before one that somebody else has locked: such a one may stay ready."""
+        wanted = {id: len(jobs) for id, jobs in found.items() if jobs and self._leads_to_order(id)}
+        if not wanted:
+            return
+        first: dict[UUID, list[UUID]] = {id: [] for id in wanted}
+        queue = self._lines[next(iter(wanted))].queue
+        for row in await self._it.fetch("first_in_lines", queue, list(wanted), list(wanted.values()), self._now):
+            first[row[0]].append(row[1])
+        for id, jobs in first.items():
+            pairs = zip(found[id], jobs, strict=False)
+            found[id] = [mine for mine, _ in takewhile(lambda pair: pair[0] == pair[1], pairs)]
+
+    def _leads_to_order(self, line: UUID) -> bool:
+        return any(self._gates[id].kind is GateKind.ORDER for id in self._lines[line].gates if id in self._gates)
+
     async def lines_of_ready(self, jobs: Iterable[UUID]) -> dict[UUID, UUID]:
-        found = {row[0]: row[1] for row in await self._it.fetch("lines_of_ready", list(jobs), self._now)}
+        found: dict[UUID, UUID] = {}
+        for id, line, is_ours in await self._it.fetch("lines_of_ready", list(jobs), self._now):
+            if is_ours:
+                found[id] = line
+            else:
+                self._in_other_hands.add(line)
         self._known |= dict.fromkeys(found.values(), 1)
         return found
 
@@ -244,7 +293,7 @@ class PostgresLedger:
 
     async def save(self, lines: Iterable[Line], gates: Iterable[Gate]) -> None:
         """Keep it for `flush`."""
-        self._changed_lines |= {line.id: line for line in self.keep_lines(lines)}
+        self._changed_lines |= {line.id: line for line in self.keep_lines(map(self._unparked, lines))}
         changed = {gate.id: gate for gate in gates if gate.id not in self._foreign}
         if self._turns is None:  # jobs that are claimed change no rule
             self._changed_rules |= {
@@ -252,6 +301,12 @@ class PostgresLedger:
             }
         self._gates |= changed
         self._changed_gates |= changed
+
+    def _unparked(self, line: Line) -> Line:
+        """Nobody would open a line again whose order is held by a ready job: closed, it is open, since it has that."""
+        if line.state is LineState.PARKED and line.id in self._in_other_hands:
+            return moved(line, LineState.CLOSED, line.turn)
+        return line
 
     async def flush(self) -> set[str]:
         """Write what was saved, and have lines opened where there is room. Answers with their queues."""
@@ -279,10 +334,11 @@ class PostgresLedger:
         lines, self._changed_lines = self._changed_lines, {}
         gates, self._changed_gates = self._changed_gates, {}
         to_open, self._to_open = self._to_open, {}
+        to_reach, self._to_reach = self._to_reach or (None, None), None
         # Jobs of the lines at hand run, or have just done.
         served = list({line.queue for line in self._lines.values()})
         changed = *rows.saved_lines(lines.values(), self._known), *rows.saved_gates(gates.values())
-        return *changed, list(to_open), list(to_open.values()), self._now, served
+        return *changed, list(to_open), list(to_open.values()), self._now, served, *to_reach
 
     async def enter(self, queue: str, news: Mapping[UUID, tuple[str, int]]) -> set[UUID]:
         """Make lines that are not there, and their gates; and let the gates know what the code says now.
@@ -298,7 +354,7 @@ class PostgresLedger:
         if lines:
             made |= {row["id"] for row in await self._it.fetch("make_lines", rows.new_lines(lines, texts))}
             self.keep_lines(line for line in lines if line.id in made)
-        named: dict[UUID, GateRule] = {gate.id: gate for rule, _, _ in rules.values() for gate in rule.gates}
+        named: dict[UUID, GateRule] = {gate.id: gate for rule, *_ in rules.values() for gate in rule.gates_in(queue)}
         before = self.keep_gates(map(rows.gate, await self._it.fetch("make_gates", *rows.new_gates(named))))
         self._may_wait = False
         after = {id: declared(gate, named[id]) for id, gate in before.items()}

@@ -85,7 +85,8 @@ class LinedClaims:
             self._broad.pop(queue, None)
             if round.gave_little and not round.is_ordered:
                 self._broad[queue] = round.most_asked
-            if len(claimed) >= bounds.slots or not round.has_more:
+            started = sum(job.behind is None for job in claimed)
+            if started >= bounds.slots or not round.has_more:
                 break
         return claimed
 
@@ -171,7 +172,9 @@ class _Round:
         self.is_lined = bool(row["open"] or row["wakes"])
         now = row["now"]
         turns = dict(zip(row["open"], row["turns"], strict=True))
-        ledger = PostgresLedger(it, now, turns, self._bounds, self.most_each, is_ordered=self.is_ordered)
+        ledger = PostgresLedger(
+            it, now, turns, {self._queue: row["reached"]}, self._bounds, self.most_each, is_ordered=self.is_ordered
+        )
         woken = ledger.keep_lines(rows.woken_of_queue(row, self._queue))
         await traffic.wake(ledger, [line.id for line in woken])
         if not self.may_leave_wakes and (row["wakes"] == _MOST_WAKES or row["is_left"]):

@@ -14,7 +14,7 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from holdfast import traffic
-from holdfast.gates import Gate, GateKind, GateRule, declared, is_held_on_to, is_idle, is_same_rule, made
+from holdfast.gates import Gate, GateKind, GateRule, declared, is_full, is_held_on_to, is_idle, is_same_rule, made
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.known_lines import Entrance, KnownLines
 from holdfast.stores.sqlite.statements import chunks
@@ -127,6 +127,9 @@ class SqliteLedger:
         line = self._known.line_behind.get(gate)
         return self._line(line) if line is not None and there is not None and there.lines == 1 else None
 
+    def rank(self, line: int) -> int:
+        return line
+
     async def current_turns(self, places: Iterable[tuple[str, int]]) -> dict[tuple[str, int], int]:
         turns: dict[tuple[str, int], int] = {}
         for place in places:
@@ -134,6 +137,15 @@ class SqliteLedger:
             if turn is not None:
                 turns[place] = turn
         return turns
+
+    async def reached(self, queues: Iterable[str]) -> dict[str, int]:
+        return {name: self._it.queue(name).turn for name in queues}
+
+    async def reach(self, queue: str, turn: int) -> None:
+        found = self._it.queue(queue)
+        if turn > found.turn:
+            found.turn = turn
+            found.is_changed = True
 
     def _keep(self, lines: list[Line[int]]) -> list[Line[int]]:
         for line in lines:
@@ -156,6 +168,9 @@ class SqliteLedger:
             for gate in rows.read_gates(self._it.answer("gates", (rows.write_numbers(missing),))):
                 self._gates[gate.id] = found[gate.id] = gate
         return found
+
+    async def full(self, gates: Iterable[int]) -> set[int]:
+        return {id for id, gate in (await self.gates(gates)).items() if is_full(gate)}
 
     def gate(self, rule: GateRule, *, makes: bool) -> Gate[int] | None:
         """The gate of a rule, made if there is none and that is wanted."""
@@ -250,7 +265,7 @@ class SqliteLedger:
         if all(entrance in self._entered for entrance in entrances):
             return self._entered
         wanted = {entrance[0].id_for(*entrance[1:]): entrance for entrance in entrances}
-        gates = self._tell({gate.id: gate for rule, _, _ in wanted.values() for gate in rule.gates})
+        gates = self._tell({gate.id: gate for rule, queue, _ in wanted.values() for gate in rule.gates_in(queue)})
         lines = self._lines_by_id(wanted)
         fresh = [line_of(*entrance) for id, entrance in wanted.items() if id not in lines]
         if fresh:

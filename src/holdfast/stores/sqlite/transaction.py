@@ -47,7 +47,9 @@ class OpenQueue:
         self.override_bound: int | None = known[4] if known else None
         self.scheduled_bound: int = known[5] if known else DEFAULT_BOUND
         self.paused_at: int | None = known[6] if known else None
-        self.has_open_lines: bool = bool(row and row[7])
+        self.turn: int = known[7] if known else 0
+        """Where turns have come to: none of its lines had a higher one when it gave something."""
+        self.has_open_lines: bool = bool(row and row[8])
         self.is_changed = False
         self.waited_before = self.waiting
 
@@ -61,6 +63,7 @@ class OpenQueue:
             self.override_bound,
             self.scheduled_bound,
             self.paused_at,
+            self.turn,
         )
 
     @property

@@ -31,6 +31,7 @@ pytest.register_assert_rewrite(
             "dead_letters",
             "enqueue",
             "explaining",
+            "fairness",
             "harness",
             "keys",
             "lifetime",
@@ -58,6 +59,7 @@ from holdfast.testing.store_contract.claim import ClaimContract
 from holdfast.testing.store_contract.dead_letters import DeadLetterContract
 from holdfast.testing.store_contract.enqueue import EnqueueContract
 from holdfast.testing.store_contract.explaining import ExplainingContract
+from holdfast.testing.store_contract.fairness import FairnessContract
 from holdfast.testing.store_contract.harness import RETENTION, Harness, SyncConnection
 from holdfast.testing.store_contract.keys import IdempotencyKeyContract, UniqueKeyContract
 from holdfast.testing.store_contract.lifetime import CancellationContract, LifetimeContract
@@ -86,6 +88,7 @@ class StoreContract(
     ClaimContract,
     SettleContract,
     LineContract,
+    FairnessContract,
     TrainContract,
     TickContract,
     ProgressContract,

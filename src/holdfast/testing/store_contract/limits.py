@@ -31,7 +31,7 @@ class LimitContract:
         found = await circumstances(harness, id)
         assert found.line is not None
         assert found.line.id == rule.id_for("default", 5)
-        assert {gate.id for gate in found.gates} == {gate.id for gate in rule.gates}
+        assert {gate.id for gate in found.gates} == {gate.id for gate in rule.gates_in("default")}
         plain = await circumstances(harness, await harness.enqueue())
         assert (plain.line, plain.gates) == (None, ())
 
@@ -114,7 +114,7 @@ class LimitContract:
         found = await harness.store.limits()
         assert [(each.kind, each.name, each.key) for each in found] == [
             ("order", "task", "k"),
-            ("fair", "", "t"),
+            ("fair", "a", "t"),
             ("limit", "task", ""),
             ("limit", "task", "key"),
             ("rate", "task", ""),
@@ -139,7 +139,7 @@ class LimitContract:
         ]
         assert [each.key for each in await store.limits(kind=GateKind.RATE)] == ["a", "b", "c"]
         assert [each.kind for each in await store.limits(key="a")] == ["fair", "limit", "rate"]
-        assert [each.kind for each in await store.limits("")] == ["fair"]
+        assert [each.kind for each in await store.limits("default")] == ["fair"], "tenants are those of a queue"
         assert await store.limits("nobody") == []
 
     async def test_a_rate_that_is_used_up_tells_when_it_has_room(self, harness: Harness) -> None:

@@ -312,6 +312,15 @@ class ArgumentFilterContract:
             await harness.store.enqueue([NewJob(harness.ids.make(), "task", "default", text)])
         await check_found(harness, Filter(args={"a": 1}), {id})
 
+    async def test_arguments_that_cannot_be_read_match_nothing(self, harness: Harness) -> None:
+        wanted: Mapping[str, str | int | None] = {"text": "a", "number": 1, "none": None, "truth": True}
+        ids = {name: await harness.enqueue({name: value}) for name, value in wanted.items()}
+        await harness.enqueue({"text": "b", "number": 2, "none": 0, "truth": False})
+        unreadable = ("not json", "[1]", "", '"text"', '{"text":', '{"text":"a"', '{"text":"\\ud800"}')
+        await harness.store.enqueue([NewJob(harness.ids.make(), "task", "default", text) for text in unreadable])
+        for name, value in wanted.items():
+            await check_found(harness, Filter(args={name: value}), {ids[name]})
+
     async def test_a_whole_number_is_found_by_its_float(self, harness: Harness) -> None:
         wanted: Mapping[str, float] = {"a": 3.0}
         id = await harness.enqueue({"a": 3})

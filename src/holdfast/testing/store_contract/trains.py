@@ -94,6 +94,41 @@ class TrainContract:
         await harness.settle(again, Complete())
         assert ids_of(await claim(harness, most_behind=9)) == ids[2:]
 
+    @pytest.mark.parametrize("is_first", [True, False])
+    async def test_who_waits_for_no_time_at_all_runs_again_before_those_that_were_behind_it(
+        self, harness: Harness, is_first: bool
+    ) -> None:
+        ids = await harness.enqueue_many(4, line=order())
+        waiting, *behind = await claim(harness, most_behind=2)
+        wait = [Settlement(waiting.id, waiting.token, GiveBack(has_waited=True))]
+        back = [Settlement(job.id, job.token, GiveBack()) for job in behind]
+        await harness.store.settle(wait + back if is_first else back + wait)
+        assert ids_of(await claim(harness, most_behind=9)) == ids[:1]
+
+    async def test_who_comes_back_is_not_left_behind_when_the_last_of_its_broken_train_is_cancelled(
+        self, harness: Harness
+    ) -> None:
+        ids = await harness.enqueue_many(3, line=order())
+        failed, cancelled = await claim(harness, most_behind=1)
+        await harness.settle(failed, RETRY)
+        await harness.pass_time("61s")
+        assert await claim(harness, most_behind=9) == [], "one of them is still in a worker's hands"
+        await harness.settle(cancelled, Withdraw(""))
+        [again] = await claim(harness, most_behind=9)
+        assert again.id == failed.id
+        await harness.settle(again, Complete())
+        assert ids_of(await claim(harness, most_behind=9)) == ids[2:]
+
+    async def test_plain_jobs_get_half_of_the_slots_beside_trains(self, harness: Harness) -> None:
+        """Those behind others need none."""
+        for key in "abcdefgh":
+            await harness.enqueue_many(5, line=order(key))
+        plain = await harness.enqueue_many(20)
+        claimed = await claim(harness, most_behind=40, demand=8)
+        assert sum(job.id in plain for job in claimed) == 4
+        assert sum(job.behind is None for job in claimed) == 8
+        assert sum(job.behind is not None for job in claimed) == 16
+
     async def test_while_some_of_a_broken_train_are_out_nobody_passes_them(self, harness: Harness) -> None:
         ids = await harness.enqueue_many(4, line=order())
         failed, *behind = await claim(harness, most_behind=2)
@@ -198,3 +233,18 @@ class TrainContract:
             await harness.settle(first, Complete())
         [shown] = await harness.store.limits()
         assert (shown.used, shown.most, shown.holder) == (1, 1, None)
+
+    async def test_a_job_of_another_queue_is_told_that_it_waits_for_a_train(self, harness: Harness) -> None:
+        await harness.enqueue_many(3, line=order())
+        train = await claim(harness, most_behind=2)
+        waiting = await harness.enqueue(line=order(), queue="other")
+        assert await harness.claim(demand=5, queue="other") == []
+        for job in train:
+            circumstances = await harness.store.circumstances(waiting)
+            assert circumstances is not None
+            [reason] = [each for each in explain(circumstances).reasons if each.kind is ReasonKind.ORDER]
+            assert (reason.details["job"], reason.details["state"]) == (None, JobState.ACTIVE)
+            await harness.settle(job, Complete())
+        circumstances = await harness.store.circumstances(waiting)
+        assert circumstances is not None
+        assert ReasonKind.ORDER not in explain(circumstances).kinds

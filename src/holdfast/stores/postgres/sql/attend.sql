@@ -1,5 +1,5 @@
 -- A claim from a queue with lines begins: the time, whether the queue is paused, at which priorities it has open lines
--- and whose turn it is there, ready jobs that stand in none, locked, with their priorities; and lines that are not open
+-- and whose turn it is there, where turns have come to in the queue, ready jobs that stand in none, locked, with their priorities; and lines that are not open
 -- yet and that somebody has put jobs into or made jobs ready in. These are locked, and their wakes are taken, unless one
 -- tells something new or they need a turn from their tenant: see take_wakes.sql. Nobody is waited for.
 -- Nothing if the worker is not alive, whose row is locked as in claim.sql.
@@ -8,7 +8,8 @@ with recursive
 alive as materialized (
     select
         coalesce($3::bigint, holdfast.now()) as now,
-        (select paused_at is not null from holdfast.queues where name = $2) is true as is_paused
+        (select paused_at is not null from holdfast.queues where name = $2) is true as is_paused,
+        coalesce((select turn from holdfast.queues where name = $2), 0) as reached
     from holdfast.workers
     where id = $1 and dead_at is null
     for key share
@@ -70,7 +71,7 @@ heard as materialized (
     select told.line as told_line, told.priority as told_priority, told.rule as told_rule, line.*
     from told
     left join lateral (
-        select id, priority, gates, state, turn
+        select id, priority, gates, state, parked_at, turn
         from holdfast.lines
         where id = any (array[told.line]) and tenant is null and (told.rule is null or rule = told.rule)
         for update skip locked
@@ -83,11 +84,18 @@ put_back as (
     group by part
 ),
 woken as materialized (
-    select id, priority, gates, turn from heard where state <> 1
+    select id, priority, gates, turn
+    from heard
+    -- What is parked at an order in which somebody is at work stays there: whoever leaves it wakes it again. Not so if
+    -- others lead to it, too: for room there, a line may be woken only once, and this may be that wake.
+    where state = 0 or (state = 2 and not exists (
+        select from holdfast.gates where id = any (array[heard.parked_at]) and (kind = 3) is true and lines = 1 and held > 0
+    ))
 )
 select
     now,
     is_paused,
+    reached,
     array(select priority from open) as open,
     array(select turn from open) as turns,
     array(select id from plain) as plain,

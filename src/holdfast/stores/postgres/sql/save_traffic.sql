@@ -2,7 +2,8 @@
 -- Of lines, $1 open ones and $2 turns; $3 parked ones, $4 turns, $5 where; $6 closed ones, $7 turns, $8 how many of their
 -- ready jobs are known. Of gates, $9 limits and $10 how many places are taken; $11 orders, $12 who has them and $13 how
 -- many are at work; $14 rates, $15 their logs, $16 when they have room; $17 tenants and $18 turns. $19 gates with room,
--- and $20 for how many lines of each queue; $21 the time; $22 queues that somebody claims from.
+-- and $20 for how many lines of each queue; $21 the time; $22 queues that somebody claims from;
+-- $23 a queue and $24 where turns have come to there, unless somebody else is just telling.
 with
 opened as (
     update holdfast.lines as line
@@ -61,6 +62,13 @@ tenants as (
     set turn = new.turn
     from unnest($17::uuid[], $18::bigint[]) as new (id, turn)
     where gate.id = any (array[new.id])
+),
+reached as (
+    update holdfast.queues
+    set turn = $24
+    where name = any (
+        array(select name from holdfast.queues where name = $23::text and turn < $24::bigint for update skip locked)
+    )
 ),
 room as materialized (
     -- Those that have just been at it are left out.

@@ -1,10 +1,10 @@
 -- Jobs that are locked begin, and what has changed of lines and gates is kept. {traffic} is save_traffic.sql, but for its
--- answer; $1 to $22 as there. $23 worker, $24 token, $25 jobs.
+-- answer; $1 to $24 as there. $25 worker, $26 token, $27 jobs.
 {traffic},
 taken as (
     update holdfast.jobs as job
-    set stage = 3, worker = $23, token = $24, started_at = $21, attempt = attempt + 1, runs = runs + 1
-    where job.id = any ($25::uuid[])
+    set stage = 3, worker = $25, token = $26, started_at = $21, attempt = attempt + 1, runs = runs + 1
+    where job.id = any ($27::uuid[])
     returning
         job.id, token, task, queue, priority, args, attempt, max_attempts, runs, crashes, waits, pool_tries, edits,
         delivery, created_at, due_at, idempotency_key, unique_key is not null as has_unique_key, context,

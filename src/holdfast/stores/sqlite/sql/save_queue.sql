@@ -1,7 +1,7 @@
 insert into holdfast_queues (
-    name, waiting, scheduled, last_place, declared_bound, override_bound, scheduled_bound, paused_at
+    name, waiting, scheduled, last_place, declared_bound, override_bound, scheduled_bound, paused_at, turn
 )
-values (?, ?, ?, ?, ?, ?, ?, ?)
+values (?, ?, ?, ?, ?, ?, ?, ?, ?)
 on conflict (name) do update set
     waiting = excluded.waiting,
     scheduled = excluded.scheduled,
@@ -9,4 +9,5 @@ on conflict (name) do update set
     declared_bound = excluded.declared_bound,
     override_bound = excluded.override_bound,
     scheduled_bound = excluded.scheduled_bound,
-    paused_at = excluded.paused_at
+    paused_at = excluded.paused_at,
+    turn = excluded.turn
