@@ -17,7 +17,8 @@ from uuid import UUID
 from holdfast.breaker import check_policy
 from holdfast.breakers import Breakers
 from holdfast.clock import Clock, SystemClock
-from holdfast.dead import DeadJob
+from holdfast.codec import PayloadLimits
+from holdfast.dead import ANNOUNCEMENT_LIMITS, DeadJob
 from holdfast.engine import Engine
 from holdfast.errors import InvalidOption, InvalidTask, InvalidURL, MissingDriver
 from holdfast.guard import Breaker
@@ -95,7 +96,7 @@ class Holdfast:
         declared = _checked_queues(queues)
         make_store = _store_maker(self.url, where, self.retention, declared, work_limit=self._work_limit)
         self._engine = Engine(make_store, SystemClock(), queues=declared)
-        self._engine.hooks.make_handler = lambda function: self._make_task(function, bind=False, options={})
+        self._engine.hooks.make_handler = lambda function: self._make_task(function, False, {}, ANNOUNCEMENT_LIMITS)
         self.jobs = Jobs(self._engine)
         self.dead = Dead(self._engine)
         self.queues = Queues(self._engine)
@@ -140,11 +141,17 @@ class Holdfast:
 
         return decorate if function is None else decorate(function)
 
-    def _make_task(self, function: Callable[..., Any], bind: bool, options: TaskOptions) -> Task[Any, Any]:
+    def _make_task(
+        self,
+        function: Callable[..., Any],
+        bind: bool,
+        options: TaskOptions,
+        limits: PayloadLimits = PayloadLimits(),
+    ) -> Task[Any, Any]:
         if isinstance(function, Task):
             raise InvalidTask(f"{function.name} is a task already. Use @hf.task once.")
         name = options["name"] if "name" in options else str(getattr(function, "__name__", ""))
-        signature = Signature(function, task=name or "<unnamed>", bind=bind)
+        signature = Signature(function, task=name or "<unnamed>", bind=bind, limits=limits)
         settings = check_task_options(options, name, self._defaults)
         keys = (settings.idempotency_key, settings.unique.key if settings.unique else None, *settings.limits.templates)
         for template in keys:

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
 
+from holdfast.codec import PayloadLimits, Refused, read_json
 from holdfast.ids import derived_id
-from holdfast.job import JobRecord, NewJob
+from holdfast.job import JobRecord, NewJob, storable
 from holdfast.options import PLAIN
 from holdfast.recipe import published_recipe
 from holdfast.store import TaskDefinition
 
+_LIMITS: Final = PayloadLimits()
+ANNOUNCEMENT_LIMITS: Final = PayloadLimits(depth=_LIMITS.depth + 2)
+"""What handlers take: arguments that their own task takes stand two levels deeper in it."""
+_LONGEST_TEXT: Final = 4_000
+_arguments: Final = msgspec.json.Decoder(dict[str, Any])
 
-class DeadJob(msgspec.Struct, frozen=True):
+
+class DeadJob(msgspec.Struct, frozen=True, omit_defaults=True):
     """What a handler of `on_dead` is told: which job went to the dead letters, and why."""
 
     id: UUID
@@ -26,6 +33,8 @@ class DeadJob(msgspec.Struct, frozen=True):
     error: str
     attempts: int
     died_at: datetime
+    unreadable_args: str | None = None
+    """If `args` is empty because the arguments can't be read: the beginning of what was stored in their place."""
 
 
 def announcement(job: JobRecord, handler: TaskDefinition) -> NewJob:
@@ -34,10 +43,32 @@ def announcement(job: JobRecord, handler: TaskDefinition) -> NewJob:
     No bound refuses it: a full queue, which dead letters often come with, must not hide them.
     """
     died_at = job.finished_at or job.created_at
+    args, unreadable = _read(job.args_json)
     dead = DeadJob(
-        job.id, job.task, job.queue, job.args, job.error_type or "", job.error_message or "", job.attempt, died_at
+        id=job.id,
+        task=job.task,
+        queue=job.queue,
+        args=args,
+        error_type=job.error_type or "",
+        error=job.error_message or "",
+        attempts=job.attempt,
+        died_at=died_at,
+        unreadable_args=unreadable,
     )
     (parameter,) = handler.schema["properties"]
     id = derived_id(died_at, job.id.bytes, str(job.generation).encode(), handler.name.encode())
     new = published_recipe(handler).make(msgspec.json.encode({parameter: dead}).decode(), PLAIN, id)
     return msgspec.structs.replace(new, is_repeat=True, is_exempt=True)
+
+
+def _read(stored: str) -> tuple[dict[str, Any], str | None]:
+    """The arguments; or none, and what is there instead.
+
+    Other languages enqueue what they like, and that it is no arguments may be the very reason why the job is dead.
+    """
+    if len(stored) <= _LIMITS.payload:
+        try:
+            return read_json(_arguments, stored, _LIMITS.depth), None
+        except Refused:
+            pass
+    return {}, storable(stored[:_LONGEST_TEXT])

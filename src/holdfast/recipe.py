@@ -14,7 +14,7 @@ from holdfast.codec import fingerprint
 from holdfast.gates import LineRule
 from holdfast.job import Delivery, NewJob
 from holdfast.limits import LimitRecipe
-from holdfast.options import JobSettings, TaskSettings
+from holdfast.options import PLAIN, JobSettings, TaskSettings
 from holdfast.store import TaskDefinition
 from holdfast.template import Template
 
@@ -38,6 +38,22 @@ class Recipe:
     def make(self, payload: str, given: JobSettings, id: UUID) -> NewJob:
         """The job of a call with these arguments; what is given for the single job comes before what the task says."""
         key, unique_key, line = self._keys(payload, given)
+        if given is PLAIN and self.expires is None:
+            # Mostly nothing is given, and names of fields take long to look up.
+            return NewJob(
+                id,
+                self.task,
+                self.queue,
+                payload,
+                self.priority,
+                self.max_attempts,
+                self.delivery,
+                idempotency_key=key,
+                fingerprint=None if key is None else fingerprint(payload),
+                unique_key=unique_key,
+                unique_window=self.unique_window,
+                line=line,
+            )
         expires_in = given.expires_in
         if expires_in is None and given.expires_at is None:
             expires_in = self.expires
@@ -62,6 +78,10 @@ class Recipe:
             context_json=given.context,
             is_repeat=given.id is not None,
         )
+
+    def line(self, payload: str) -> LineRule | None:
+        """The limits that a job with these arguments is under."""
+        return self.limits.line(plain_arguments(payload), self.defaults()) if self.limits else None
 
     def _keys(self, payload: str, given: JobSettings) -> tuple[str | None, str | None, LineRule | None]:
         """What the arguments tell: its idempotency key, its unique key, and the limits that it is under."""

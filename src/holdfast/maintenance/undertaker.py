@@ -1,7 +1,7 @@
 """The undertaker: for each dead letter, enqueues the jobs of those who want to be told.
 
 A dead letter stays marked until its announcements are on disk, and they have ids that follow from it: whatever dies
-in between, each handler is told once.
+in between, each handler is told once. One that nobody can be told of is logged, and does not keep the others waiting.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ from collections.abc import Callable
 from typing import Final
 
 from holdfast.dead import announcement
+from holdfast.errors import HoldfastError, StoreError
+from holdfast.job import JobRecord, NewJob
 from holdfast.maintenance.service import Service
 from holdfast.store import Store, TaskDefinition
 
@@ -32,13 +34,13 @@ class Undertaker(Service):
             return _EVERY
         definitions = await self._definitions(store, {job.task for job in dead})
         told = [
-            announcement(job, definitions[handler])
+            new
             for job in dead
             for handler in (definitions[job.task].on_dead if job.task in definitions else ())
-            if handler in definitions
+            if handler in definitions and (new := _announcement(job, definitions[handler])) is not None
         ]
         if told:
-            await store.enqueue(told)
+            await _enqueue(store, told)
         await store.announced([(job.id, job.generation) for job in dead])
         return 0.0 if len(dead) == _BATCH else _EVERY
 
@@ -52,3 +54,28 @@ class Undertaker(Service):
         for published in await store.tasks(sorted(handlers)) if handlers else []:
             found[published.definition.name] = published.definition
         return found
+
+
+def _announcement(job: JobRecord, handler: TaskDefinition) -> NewJob | None:
+    """None if there can't be one: it would fail each time, and all that come after it would wait for it."""
+    try:
+        return announcement(job, handler)
+    except Exception:
+        log.exception("%s can't be told that %s %s is dead, and will not be", handler.name, job.task, job.id)
+        return None
+
+
+async def _enqueue(store: Store, told: list[NewJob]) -> None:
+    """All at once; or one by one, without those that are refused."""
+    try:
+        await store.enqueue(told)
+    except StoreError:
+        raise  # it is the database that failed, and all of them are tried again
+    except HoldfastError:
+        for new in told:
+            try:
+                await store.enqueue([new])
+            except StoreError:
+                raise
+            except HoldfastError:
+                log.exception("%s can't be told of a dead letter, and will not be", new.task)

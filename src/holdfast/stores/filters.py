@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from holdfast.errors import InvalidOption
 from holdfast.job import JobRecord
 from holdfast.store import Filter
@@ -26,7 +28,7 @@ def passes(job: JobRecord, filter: Filter) -> bool:
             filter.finished_before is None or (job.finished_at is not None and job.finished_at < filter.finished_before)
         )
         and (filter.error_type is None or job.error_type == filter.error_type)
-        and (not filter.args or _args_match(job.args, filter.args))
+        and (not filter.args or _args_match(_read(job), filter.args))
     )
 
 
@@ -50,6 +52,14 @@ def _check_wanted(name: str, value: object) -> None:
         raise InvalidOption(f"args.{name} can be compared with text, a number, true, false or null.")
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise InvalidOption(f"args.{name} can be compared with numbers of 64 bits only.")
+
+
+def _read(job: JobRecord) -> Mapping[str, Any]:
+    """Arguments that can't be read match nothing."""
+    try:
+        return job.args
+    except (msgspec.DecodeError, RecursionError, UnicodeError):
+        return {}
 
 
 def _args_match(args: Mapping[str, Any], wanted: Mapping[str, object]) -> bool:

@@ -74,6 +74,11 @@ def is_read_only(error: BaseException) -> bool:
     return getattr(error, "sqlstate", None) == "25006"
 
 
+def is_unreadable(error: BaseException | None) -> bool:
+    """A value in the database is not what it was taken for, or more than the server can look into."""
+    return (getattr(error, "sqlstate", None) or "").startswith(("22", "54"))
+
+
 def translate(error: BaseException, where: str) -> HoldfastError:
     """An error for the caller, that says what to do. Nothing was written."""
     if isinstance(error, HoldfastError):

@@ -23,6 +23,7 @@ class Options(msgspec.Struct, omit_defaults=True):
 
     sizes: list[int] = []
     instance: UUID | None = None
+    is_checked: bool = False
     is_plain: bool = False
     has_repeats: bool = True
     is_admitted: bool = False
@@ -120,6 +121,7 @@ class Request:
 
     def options(self, options: Options) -> str:
         options.lines = rows.woken_lines(self._fresh)
+        options.is_checked = True  # all that is enqueued in Python was written, or read, as JSON
         options.is_plain = self.is_plain
         options.has_repeats = self._is_replay or any(new.is_repeat for new in self._fresh)
         options.sizes = [len(call.fresh) for call in self._asked] if len(self._asked) > 1 else []

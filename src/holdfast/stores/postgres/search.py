@@ -25,9 +25,12 @@ _NOTHING = "\ue000\ue001"
 
 
 class Search:
-    """The conditions of a filter, and the values they are bound to."""
+    """The conditions of a filter, and the values they are bound to.
 
-    def __init__(self, filter: Filter, cursor: UUID | None = None) -> None:
+    `is_wary`: pass by arguments that can't be read. That takes longer, so it is for those who have met some.
+    """
+
+    def __init__(self, filter: Filter, cursor: UUID | None = None, *, is_wary: bool = False) -> None:
         check_filter(filter)
         self._conditions: list[str] = []
         self.values: list[Any] = []
@@ -51,7 +54,10 @@ class Search:
         if filter.tags:
             self._require("tags @> {}::text[]", list(filter.tags))
         for name, wanted in filter.args.items():
-            self._require_argument(name, wanted)
+            if is_wary:
+                self._require_argument_warily(name, wanted)
+            else:
+                self._require_argument(name, wanted)
 
     def _require(self, condition: str, *values: Any) -> None:
         self._conditions.append(condition.format(*(self._bind(value) for value in values)))
@@ -74,6 +80,19 @@ class Search:
             case _:
                 number = f"case json_typeof{found} when 'number' then {found}::text::numeric end"
                 self._conditions.append(f"{number} = {self._bind(repr(wanted))}::text::numeric")
+
+    def _require_argument_warily(self, name: str, wanted: object) -> None:
+        match wanted:
+            case None:
+                kind, text = "null", None
+            case bool():
+                kind, text = "boolean", str(wanted).lower()
+            case str():
+                kind, text = "string", wanted.replace("\0", _NOTHING)
+            case _:
+                kind, text = "number", repr(wanted)
+        condition = "holdfast.has_argument(args, {}::text[], {}::text, {}::text)"
+        self._require(condition, path_of(name), kind, text)
 
     @property
     def where(self) -> str:

@@ -54,19 +54,22 @@ class Search:
         self.values.extend(values)
 
     def _require_argument(self, name: str, wanted: object) -> None:
-        """1, true and "1" are three different things in JSON, and must be here too."""
+        """1, true and "1" are three different things in JSON, and must be here too. What is no JSON matches nothing."""
         path = "$" + "".join(f".{step}" for step in path_of(name))
         match wanted:
             case None:
-                self._require("json_type(args, ?) = 'null'", path)
+                self._require_of_json("json_type(args, ?) = 'null'", path)
             case bool():
-                self._require("json_type(args, ?) = ?", path, "true" if wanted else "false")
+                self._require_of_json("json_type(args, ?) = ?", path, "true" if wanted else "false")
             case str():
-                self._require("json_type(args, ?) = 'text' and json_extract(args, ?) = ?", path, path, wanted)
+                self._require_of_json("json_type(args, ?) = 'text' and json_extract(args, ?) = ?", path, path, wanted)
             case _:
-                self._require(
+                self._require_of_json(
                     "json_type(args, ?) in ('integer', 'real') and json_extract(args, ?) = ?", path, path, wanted
                 )
+
+    def _require_of_json(self, condition: str, *values: Any) -> None:
+        self._require(f"case when json_valid(args) then {condition} end", *values)
 
     @property
     def where(self) -> str:
