@@ -123,6 +123,8 @@ class Tick(msgspec.Struct, frozen=True):
     ripened: int
     expired: int
     next_in: timedelta | None
+    opens_in: timedelta | None = None
+    """How long until a rate has room for those that wait there; None if none waits. What is not used then is lost."""
 
 
 class Held(msgspec.Struct, frozen=True):

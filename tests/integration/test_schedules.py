@@ -306,7 +306,7 @@ def stand() -> Stand:
 
 
 async def test_a_scheduler_sleeps_until_shortly_before_the_next_tick_and_not_long(stand: Stand) -> None:
-    assert await stand.act() == 5.0
+    assert await stand.act() == 10.0
     stand.hf.every("4s")(_plain)
     await stand.hf.apublish_tasks()
     pause = await stand.act()

@@ -23,7 +23,7 @@ from holdfast.tick import tick_job
 
 log = logging.getLogger("holdfast.maintenance")
 
-_LOOK_EVERY: Final = 5.0
+_LOOK_EVERY: Final = 10.0
 """Hints tell when a schedule has changed; this is for when they don't."""
 _OFTEN: Final = 0.5
 _EARLY: Final = 0.8

@@ -23,6 +23,10 @@ SOONEST: Final = 0.02
 _LISTEN_AGAIN_AFTER: Final = 1.0
 
 
+class Exactly(float):
+    """Seconds until a time that is known: a pause that is not jittered."""
+
+
 class Service(ABC):
     """Subclasses say what to do, and when to do it again."""
 
@@ -34,7 +38,7 @@ class Service(ABC):
 
     @abstractmethod
     async def act(self) -> float:
-        """Do it once, and return in how many seconds to do it again."""
+        """Do it once, and return in how many seconds to do it again: about so many, unless it says exactly."""
 
     def failed(self) -> None:
         """The database did not answer: what was known may be wrong."""
@@ -60,8 +64,9 @@ class Service(ABC):
                 is_known = isinstance(error, HoldfastError)
                 log.warning("%s: %s", type(self).__name__.lower(), error, exc_info=None if is_known else error)
             # Jittered, so that many workers don't come to the database as one.
+            jitter = 1.0 if isinstance(pause, Exactly) else random.uniform(0.8, 1.2)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause * random.uniform(0.8, 1.2)):
+                async with asyncio.timeout(pause * jitter):
                     await self._nudged.wait()
 
 
@@ -69,6 +74,8 @@ class HintedService(Service):
     """Is also done when there is a hint that concerns it."""
 
     kind: ClassVar[HintKind]
+    gathers_for = SOONEST
+    """Seconds after a hint until the next one is looked at."""
 
     def __init__(self, store: Callable[[], Store]) -> None:
         super().__init__()
@@ -92,7 +99,7 @@ class HintedService(Service):
                     async for hint in hints:
                         if self.concerns(hint):
                             self.nudge()
-                            await asyncio.sleep(SOONEST)
+                            await asyncio.sleep(self.gathers_for)
             except HoldfastError:
                 pass  # what happens meanwhile is found without hints
             await asyncio.sleep(_LISTEN_AGAIN_AFTER)

@@ -290,9 +290,11 @@ class MemoryStore:
             moment = to_microseconds(now)
             self._ring(HintKind.WORK, at_once(traffic.ripen(self._ledger, self._ledger.due_gates(moment), moment)))
             next_times = [job.due_at for job in scheduled[len(ripe) :][:1]]
+            opens_in = None
             if (opening := self._ledger.next_at()) is not None:
                 next_times.append(from_microseconds(opening))
-            return Tick(len(ripe), len(expired), max(min(next_times), now) - now if next_times else None)
+                opens_in = max(from_microseconds(opening), now) - now
+            return Tick(len(ripe), len(expired), max(min(next_times), now) - now if next_times else None, opens_in)
 
     # ── progress ─────────────────────────────────────────────────────────────────────────────────────────────────────
 

@@ -310,9 +310,9 @@ class SqliteStore:
         ripe = it.records("select_due", (it.microseconds, _BATCH))
         self._save(it, Changes([(job, lifecycle.ripen(job)) for job in ripe]))
         ((next_due,),) = it.execute("next_due")
-        times = [time for time in (next_due, it.ripen_gates(_BATCH)) if time is not None]
-        next_in = max(from_microseconds(min(times)) - it.now, timedelta(0)) if times else None
-        return Tick(len(ripe), len(expired), next_in)
+        opens_at = it.ripen_gates(_BATCH)
+        times = [time for time in (next_due, opens_at) if time is not None]
+        return Tick(len(ripe), len(expired), _span_until(min(times, default=None), it), _span_until(opens_at, it))
 
     # ── progress ─────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -724,3 +724,7 @@ class SqliteStore:
 
 def _has_repeated(settlements: Sequence[Settlement]) -> bool:
     return len({each.id.int for each in settlements}) < len(settlements)
+
+
+def _span_until(time: int | None, it: Transaction) -> timedelta | None:
+    return None if time is None else timedelta(microseconds=max(time - it.microseconds, 0))
