@@ -41,7 +41,7 @@ class TaskTransaction:
     One statement runs at a time; those that are begun together wait for each other.
     """
 
-    __slots__ = ("_homes", "_host", "_is_over", "_job", "_timeout", "_work")
+    __slots__ = ("_homes", "_host", "_is_over", "_job", "_timeout", "_work", "is_awaited")
 
     def __init__(self, host: Host, job: UUID, timeout: timedelta) -> None:
         self._host = host
@@ -51,6 +51,8 @@ class TaskTransaction:
         """The loop that opened it, and the line of those who use it. The first counts, should two come at once."""
         self._work: WorkTransaction | None = None
         self._is_over = False
+        self.is_awaited = False
+        """The task waits for it to open, or was stopped while it did: for what others have, not for its own work."""
 
     # ── for the task ─────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -134,12 +136,21 @@ class TaskTransaction:
         async with turn:
             self._refuse_if_over()
             if self._work is None:
-                work = await self._host.store.open_work(self._job, self._timeout)
-                if self._is_over:
-                    await work.roll_back()
-                    self._refuse_if_over()
-                self._work = work
+                self._work = await self._opened()
             return await act(self._work)
+
+    async def _opened(self) -> WorkTransaction:
+        self.is_awaited = True
+        try:
+            work = await self._host.store.open_work(self._job, self._timeout)
+        except Exception:
+            self.is_awaited = False
+            raise
+        if self._is_over:
+            await work.roll_back()
+            self._refuse_if_over()
+        self.is_awaited = False
+        return work
 
     async def _end(self, act: Callable[[WorkTransaction], Awaitable[Result]]) -> Result:
         """Whatever is still under way, the task has not waited for it, and nobody waits for its turn here."""

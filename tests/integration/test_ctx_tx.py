@@ -110,6 +110,51 @@ async def test_a_result_that_can_not_be_stored_rolls_back(hf: Holdfast, ledger: 
     assert ledger.entries() == []
 
 
+async def test_a_job_that_finds_no_connection_in_its_time_is_given_back_uncharged(
+    migrated_database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On PostgreSQL: in a SQLite file, whoever has the write lock loses it after a second."""
+    monkeypatch.setattr("holdfast.stores.postgres.work.MOST_OPEN", 1)
+    ledger, hf = Ledger(migrated_database), Holdfast(migrated_database)
+    ledger.make()
+    have_begun: set[str] = set()
+    may_end, thread_may_end = asyncio.Event(), threading.Event()
+
+    @hf.task(bind=True, delivery="transactional", retry=ONCE)
+    async def greedy(ctx: Context) -> None:
+        await ctx.tx.aexecute("insert into ledger values ('greedy')")
+        have_begun.add("loop")
+        await may_end.wait()
+
+    @hf.task(bind=True, delivery="transactional", retry=ONCE)
+    def greedy_thread(ctx: Context) -> None:
+        ctx.tx.execute("insert into ledger values ('greedy thread')")
+        have_begun.add("thread")
+        thread_may_end.wait(20)
+
+    @hf.task(bind=True, delivery="transactional", retry=ONCE, soft_timeout="300ms", timeout="20s")
+    async def patient(ctx: Context) -> None:
+        await ctx.tx.aexecute("insert into ledger values ('patient')")
+
+    @hf.task(bind=True, delivery="transactional", retry=ONCE, soft_timeout="300ms", timeout="20s")
+    def patient_thread(ctx: Context) -> None:
+        ctx.tx.execute("insert into ledger values ('patient thread')")
+
+    async with asyncio.timeout(30), working(hf):
+        first = [await greedy.aenqueue(), await greedy_thread.aenqueue()]
+        while len(have_begun) < 2:  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+        later = [await patient.aenqueue(), await patient_thread.aenqueue()]
+        while not all([(await job.arecord()).waits for job in later]):  # noqa: ASYNC110 - nobody tells
+            await asyncio.sleep(0.01)
+        may_end.set()
+        thread_may_end.set()
+        for job in (*first, *later):
+            await finished(job)
+            assert (await job.arecord()).attempt == 1
+    assert ledger.entries() == ["greedy", "greedy thread", "patient", "patient thread"]
+
+
 async def test_a_soft_timeout_rolls_back(hf: Holdfast, ledger: Ledger) -> None:
     @hf.task(bind=True, delivery="transactional", retry=ONCE, soft_timeout="300ms", timeout="10s")
     async def slow(ctx: Context) -> None:

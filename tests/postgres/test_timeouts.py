@@ -101,7 +101,7 @@ async def test_an_answer_that_never_comes_is_asked_for_again(
 ) -> None:
     monkeypatch.setattr(connection, "_SLACK", 0.2)
     monkeypatch.setattr(branch, "PATIENCE", 0.1)  # shorter than the silence: it is asked for again all the same
-    store = PostgresStore(f"{proxy.url}?statement_timeout=100ms")
+    store = PostgresStore(f"{proxy.url}?statement_timeout=600ms")
     worker = await register(store)
     job = new()
     plan = proxy.plan(Harm.SILENCE, "holdfast.enqueue(")

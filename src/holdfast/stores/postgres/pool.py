@@ -16,20 +16,17 @@ from holdfast.stores.postgres.faults import NoConnection
 
 
 class Pool:
-    """At most `size` connections. Whoever finds none free waits, and gives up after `patience` seconds."""
+    """At most `size` connections. Whoever finds none free waits, and gives up after `patience` seconds, if any."""
 
     def __init__(
         self,
         connect: Callable[[], Awaitable[Connection]],
         size: int,
-        patience: float = 10.0,
-        advice: str = "try again, or allow more with pool_size= in the URL",
+        patience: float | None = 10.0,
     ) -> None:
-        """`advice` is what to do when all of them are busy for too long."""
         self._connect = connect
         self._size = size
         self._patience = patience
-        self._advice = advice
         self._free: list[Connection] = []
         self._places = asyncio.Semaphore(size)
         self._all: set[Connection] = set()
@@ -59,7 +56,7 @@ class Pool:
         except TimeoutError:
             raise NoConnection from StoreUnavailable(
                 f"All {self._size} connections have been busy for {self._patience:g} s. Nothing was written; "
-                f"{self._advice}."
+                "try again, or allow more with pool_size= in the URL."
             )
 
     def _take_free(self) -> Connection | None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from holdfast.stores.postgres.office import Office
 
 MOST_OPEN: Final = 10
-"""Transactions of tasks that one event loop may have open at once."""
+"""Transactions of tasks that one event loop may have open at once. Further ones wait for as long as their jobs may."""
 _SLACK: Final = timedelta(seconds=30)
 _LONGEST_IDLE: Final = timedelta(days=20)
 """More does not fit into the setting."""
@@ -84,18 +84,17 @@ class Works:
         """`where` is the database, for messages."""
         self._office = office
         self._where = where
-        self._pool = Pool(
-            connect,
-            MOST_OPEN,
-            advice="keep the transactions of tasks short: do what is slow before the first statement of ctx.tx",
-        )
+        # A task that finds all of them busy has done nothing wrong: what ends its wait is its own timeout.
+        self._pool = Pool(connect, MOST_OPEN, patience=None)
 
     async def open(self, job: UUID, timeout: timedelta, enqueue: Enqueue) -> PostgresWork:
         """Begin. Nothing of the task's is sent before this returns, so it is tried again as long as it may work.
 
-        `enqueue` inserts jobs on a connection with an open transaction.
+        Waits for a connection that is free, for however long. `enqueue` inserts jobs on a connection with an open
+        transaction.
         """
-        deadline = asyncio.get_running_loop().time() + PATIENCE
+        loop = asyncio.get_running_loop()
+        give_up_at: float | None = None
         while True:
             try:
                 return await self._begin(job, timeout, enqueue)
@@ -103,7 +102,9 @@ class Works:
                 fault = judge(error)
                 if fault is Fault.LOST:
                     self._pool.drop_free()
-                if fault is Fault.FINAL or asyncio.get_running_loop().time() > deadline:
+                # Counted from the first trouble, not from before the wait for a connection.
+                give_up_at = loop.time() + PATIENCE if give_up_at is None else give_up_at
+                if fault is Fault.FINAL or loop.time() > give_up_at:
                     raise translate(error, self._where) from error
             await asyncio.sleep(_PAUSE * random.uniform(0.5, 1.5))
 
