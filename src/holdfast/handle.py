@@ -12,12 +12,20 @@ from msgspec.structs import replace
 from holdfast.breaker import BreakerState
 from holdfast.codec import check_payload, decode_any
 from holdfast.engine import Engine
-from holdfast.errors import IdempotencyConflict, JobCancelled, JobFailed, JobNotFound, NotAllowedInState, UnknownTask
+from holdfast.errors import (
+    IdempotencyConflict,
+    InvalidPayload,
+    JobCancelled,
+    JobFailed,
+    JobNotFound,
+    NotAllowedInState,
+    UnknownTask,
+)
 from holdfast.explain import explain
 from holdfast.explanation import Explanation
 from holdfast.job import Attempt, JobRecord, JobState
 from holdfast.options import check_reason
-from holdfast.recipe import plain_arguments
+from holdfast.recipe import Recipe, plain_arguments, published_recipe
 from holdfast.schema import check_schema
 from holdfast.span import Span, parse_span
 from holdfast.store import Progress, Ruling
@@ -35,6 +43,10 @@ class ResultReader(Protocol[R_co]):
 
     async def check_arguments(self, engine: Engine, task: str, payload: str) -> None:
         """Refuse arguments that the task does not accept."""
+        ...
+
+    async def recipe(self, engine: Engine, task: str) -> Recipe | None:
+        """How calls of the task become jobs; None if nobody here knows that."""
         ...
 
 
@@ -143,7 +155,8 @@ class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
     async def aretry(self, args: Mapping[str, Any] | None = None) -> None:
         """Run a dead or cancelled job again, with a fresh budget of attempts. Its history is kept.
 
-        The arguments named in `args` are replaced, the others stay; they are checked like those of a new job.
+        The arguments named in `args` are replaced, the others stay; they are checked like those of a new job. Those
+        that its rate, limit, order or tenant is found by can't be replaced: `InvalidPayload`.
         """
         store = await self._engine.ready()
         edited = None if args is None else await self._edited(args)
@@ -167,6 +180,9 @@ class Job(msgspec.Struct, Generic[R_co], frozen=True, eq=False, gc=False):
         changed = plain_arguments(check_payload(changes, task=record.task))
         merged = check_payload({**record.args, **changed}, task=record.task)
         await self._reader.check_arguments(self._engine, record.task, merged)
+        recipe = None if record.line is None else await self._reader.recipe(self._engine, record.task)
+        if recipe is not None:
+            _check_line(record, recipe, merged)
         return merged
 
     def _check(self, rulings: Mapping[UUID, Ruling], verb: str, why: str) -> None:
@@ -211,6 +227,12 @@ class Untyped:
             return  # nobody here knows what it takes; its worker will
         check_schema(task, published.definition.schema, payload)
 
+    async def recipe(self, engine: Engine, task: str) -> Recipe | None:
+        try:
+            return published_recipe((await engine.published(task)).definition)
+        except UnknownTask:
+            return None
+
 
 UNTYPED: Final = Untyped()
 
@@ -218,6 +240,28 @@ UNTYPED: Final = Untyped()
 def untyped(engine: Engine, id: UUID, *, existing: bool = False) -> Job[Any]:
     """A handle on a job whose task is not known here."""
     return Job(engine, id, UNTYPED, existing)
+
+
+def _check_line(record: JobRecord, recipe: Recipe, edited: str) -> None:
+    """Refuse arguments with which a new job would be under another rate, limit, order or tenant: this one stays."""
+    after = recipe.line(edited)
+    if after is None or after.id_for(record.queue, record.priority) == record.line:
+        return
+    try:
+        before = recipe.line(record.args_json)
+    except InvalidPayload:
+        before = None  # newer code has other keys
+    # What the code says of its rules may have changed since, which is not this edit's doing.
+    if before is not None and {gate.id for gate in before.gates} == {gate.id for gate in after.gates}:
+        return
+    was = {} if before is None else {(gate.kind, gate.name): gate.key for gate in before.gates}
+    keys = [
+        f"{gate.kind.name.lower()} {gate.key!r}" for gate in after.gates if was.get((gate.kind, gate.name)) != gate.key
+    ]
+    raise InvalidPayload(
+        f"Job {record.id} stays in its line, and with these arguments it would belong to another one "
+        f"({', '.join(keys)}). Enqueue a new job with them, and discard this one."
+    )
 
 
 def _not_found(id: UUID) -> JobNotFound:

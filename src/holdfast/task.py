@@ -18,7 +18,7 @@ from holdfast.ids import check_id
 from holdfast.job import NewJob
 from holdfast.limits import Limits
 from holdfast.options import PLAIN, JobOptions, JobSettings, TaskSettings, check_job_options
-from holdfast.recipe import recipe_of
+from holdfast.recipe import Recipe, recipe_of
 from holdfast.signature import Signature
 from holdfast.store import TaskDefinition
 
@@ -72,6 +72,19 @@ class Task(Generic[P, R_co]):
         return self.settings.aliases
 
     @property
+    def redact(self) -> tuple[str, ...]:
+        """Those of its arguments that are shown to nobody.
+
+        A handler is told the arguments of others: it hides what it is told if one of these hides anything.
+        """
+        engine = self._engine
+        if engine.hooks.is_handler(self.name):
+            tasks = [task for task in engine.tasks.values() if isinstance(task, Task)]
+            told = [task for task in tasks if self.name in engine.hooks.handlers_of(task.name)]
+            return self.signature.parameters if any(task.settings.redact for task in told) else ()
+        return self.settings.redact
+
+    @property
     def place(self) -> str:
         """Where its function is written, for messages."""
         code = getattr(self.function, "__code__", None)
@@ -112,6 +125,10 @@ class Task(Generic[P, R_co]):
         """Refuse arguments that the task does not accept."""
         self.signature.decode(payload)
 
+    async def recipe(self, engine: Engine, task: str) -> Recipe:
+        """How its calls become jobs."""
+        return self._recipe
+
     def definition(self) -> TaskDefinition:
         """What others must know to enqueue it without its code."""
         settings = self.settings
@@ -130,7 +147,7 @@ class Task(Generic[P, R_co]):
             unique_window=None if unique is None or unique.window is None else unique.window.total_seconds(),
             limits=settings.limits.definitions(settings.name, settings.delivery),
             breaker=None if settings.breaker is None else settings.breaker.name,
-            redact=settings.redact,
+            redact=self.redact,
             aliases=settings.aliases,
             on_dead=self._engine.hooks.handlers_of(settings.name),
             schema=self.signature.schema(),

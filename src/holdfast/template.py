@@ -76,9 +76,10 @@ class Template:
     def _value(self, path: tuple[str, ...], arguments: Mapping[str, Any], defaults: Mapping[str, Any]) -> str:
         value: Any = arguments if path[0] in arguments else defaults
         for name in path:
-            if not isinstance(value, Mapping) or name not in value:
+            # Mostly it is a dictionary, and to ask whether it is any mapping takes longer than all the rest.
+            if (type(value) is not dict and not isinstance(value, Mapping)) or name not in value:
                 raise self._refusal(path, "is missing")
-            value = cast("Mapping[str, Any]", value)[name]
+            value = value[name]
         match value:
             case str():
                 text = value
@@ -92,7 +93,10 @@ class Template:
                 raise self._refusal(path, "is None")
             case _:
                 raise self._refusal(path, "is not a text, a number or a truth value")
-        if not text.isascii() and not _is_unicode(text):
+        if text.isascii():
+            # No letter and no digit is a separator.
+            return text if text.isalnum() else text.translate(self._escapes)
+        if not _is_unicode(text):
             raise self._refusal(path, "has a lone surrogate, which is not valid Unicode")
         return text.translate(self._escapes)
 

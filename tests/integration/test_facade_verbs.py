@@ -42,7 +42,7 @@ WITHOUT_IO = {
     },
     "Job": set[str](),
     "Prepared": {"call", "new_job"},
-    "Task": {"call", "check_arguments", "definition", "job", "on_dead", "options", "read_result"},
+    "Task": {"call", "check_arguments", "definition", "job", "on_dead", "options", "read_result", "recipe"},
 }
 """Methods that open nothing, or are there for handles only, so that they need no second form."""
 

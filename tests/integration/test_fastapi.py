@@ -10,8 +10,18 @@ import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
-from holdfast import Holdfast, HoldfastError, IdempotencyConflict, InvalidPayload, JobNotFound, Queue, StoreUnavailable
+from holdfast import (
+    Holdfast,
+    HoldfastError,
+    IdempotencyConflict,
+    InvalidPayload,
+    JobNotFound,
+    OutcomeUnknown,
+    Queue,
+    StoreUnavailable,
+)
 from holdfast.contrib.fastapi import answer_errors, lifespan
+from holdfast.ids import Ids
 
 
 @pytest.fixture
@@ -54,6 +64,26 @@ def test_each_error_has_its_status(hf: Holdfast, error: HoldfastError, status: i
     with TestClient(web) as client:
         answer = client.get("/")
     assert (answer.status_code, answer.json()["title"]) == (status, type(error).__name__)
+
+
+def test_an_unknown_outcome_is_503_and_says_with_which_ids_to_repeat(hf: Holdfast) -> None:
+    ids = [Ids().make() for _ in range(12)]
+    web = FastAPI(lifespan=lifespan(hf, worker=False))
+    answer_errors(web)
+
+    @web.post("/")
+    async def enqueue() -> None:
+        raise OutcomeUnknown("The connection was lost.", ids=ids)
+
+    with TestClient(web) as client:
+        answer = client.post("/")
+    problem = answer.json()
+    assert (answer.status_code, problem["title"]) == (503, "OutcomeUnknown")
+    assert problem["ids"] == [str(id) for id in ids]
+    assert problem["detail"].startswith("The connection was lost. ")
+    assert f"repeated with the same ids: {ids[0]}, " in problem["detail"]
+    assert problem["detail"].endswith(f"{ids[9]} and 2 more.")
+    assert "Retry-After" not in answer.headers, "a request that is repeated as it was would have other ids"
 
 
 def test_the_user_s_own_lifespan_is_around_the_worker(hf: Holdfast) -> None:

@@ -37,9 +37,11 @@ from holdfast import (
     JobNotFound,
     JobRecord,
     JobState,
+    Limit,
     NotAllowedInState,
     Queue,
     QueueFull,
+    Rate,
     ResultTimeout,
     Retention,
     Retry,
@@ -1013,6 +1015,49 @@ async def test_a_retry_may_replace_some_arguments(shop: Shop, is_typed: bool) ->
     await handle.aretry({"size": 6})
     record = await job.arecord()
     assert (record.state, record.args, record.edits) == (JobState.PENDING, {"url": "u", "size": 6}, 1)
+
+
+@pytest.mark.parametrize("is_typed", [True, False])
+@pytest.mark.parametrize(
+    "rule",
+    [
+        {"limit": Limit(1, "{tenant}")},
+        {"rate": Rate(1, "1m", "{tenant}")},
+        {"order": "{tenant}"},
+        {"fair": "{tenant}"},
+        {"fair": "{kind}", "limit": Limit(1), "order": "{tenant}"},
+    ],
+    ids=" ".join,
+)
+async def test_a_retry_does_not_lead_a_job_past_the_limits_of_its_new_arguments(
+    shop: Shop, rule: dict[str, Any], is_typed: bool
+) -> None:
+    @shop.hf.task(**rule)
+    async def export(tenant: str, kind: str = "all", size: int = 1) -> None: ...
+
+    await shop.hf.apublish_tasks()
+    job = await export.aenqueue("a")
+    await shop.end(job, Bury(FAILURE))
+    handle: Job[Any] = job if is_typed else shop.hf.job(job.id)
+    with pytest.raises(InvalidPayload, match=r"'b'\)\. Enqueue a new job") as refused:
+        await handle.aretry({"tenant": "b"})
+    assert f"{'order' if 'order' in rule else next(iter(rule))} 'b'" in str(refused.value)
+    assert (await job.arecord()).args == {"tenant": "a"}
+    await handle.aretry({"tenant": "a", "size": 2})
+    assert (await job.arecord()).args == {"tenant": "a", "size": 2}
+
+
+def test_what_newer_code_says_of_limits_keeps_nobody_from_editing_other_arguments(file_shop: Shop) -> None:
+    def export(tenant: str, size: int = 1) -> None: ...
+
+    job = file_shop.hf.task(limit=Limit(1, "{tenant}"))(export).enqueue("a")
+    job.cancel()
+    with elsewhere(file_shop) as hf:
+        newer = hf.task(name=job.record().task, limit=Limit(1, "{tenant}", name="exports"))(export)
+        with pytest.raises(InvalidPayload, match="another one"):
+            newer.job(job.id).retry({"tenant": "b"})
+        newer.job(job.id).retry({"size": 2})
+    assert job.record().args == {"tenant": "a", "size": 2}
 
 
 def test_a_retry_of_an_unpublished_task_takes_any_data(file_shop: Shop) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
@@ -25,6 +25,7 @@ from holdfast.errors import (
     InvalidPayload,
     JobNotFound,
     NotAllowedInState,
+    OutcomeUnknown,
     PayloadTooLarge,
     QueueFull,
     StoreUnavailable,
@@ -32,6 +33,8 @@ from holdfast.errors import (
 )
 from holdfast.span import Span
 from holdfast.worker.slots import DEFAULT_CONCURRENCY
+
+_MOST_LISTED: Final = 10
 
 Lifespan = Callable[[FastAPI], AbstractAsyncContextManager[Any]]
 
@@ -65,6 +68,7 @@ def lifespan(
 _STATUS: tuple[tuple[type[HoldfastError], int], ...] = (
     (QueueFull, 503),
     (StoreUnavailable, 503),
+    (OutcomeUnknown, 503),
     (PayloadTooLarge, 413),
     (InvalidPayload, 422),
     (UnknownTask, 422),
@@ -83,9 +87,22 @@ def answer_errors(web: FastAPI) -> None:
 def _answer(status: int) -> Callable[[Request, Exception], JSONResponse]:
     def answer(_: Request, error: Exception) -> JSONResponse:
         headers = {}
-        if status == 503:
+        problem: dict[str, Any] = {"type": "about:blank", "title": type(error).__name__}
+        problem |= {"status": status, "detail": str(error)}
+        if isinstance(error, OutcomeUnknown):
+            # No Retry-After: whoever repeats the request as it was may enqueue the jobs a second time, under new ids.
+            problem |= {"detail": _with_ids(error), "ids": [str(id) for id in error.ids]}
+        elif status == 503:
             headers["Retry-After"] = str(max(1, math.ceil(getattr(error, "retry_after", 1.0))))
-        problem = {"type": "about:blank", "title": type(error).__name__, "status": status, "detail": str(error)}
         return JSONResponse(problem, status, headers, media_type="application/problem+json")
 
     return answer
+
+
+def _with_ids(error: OutcomeUnknown) -> str:
+    """What happened, and how to repeat it without doing it twice."""
+    if not error.ids:
+        return str(error)
+    listed = ", ".join(str(id) for id in error.ids[:_MOST_LISTED])
+    more = f" and {len(error.ids) - _MOST_LISTED:,} more" if len(error.ids) > _MOST_LISTED else ""
+    return f"{error} What is there already is found, not doubled, if it is repeated with the same ids: {listed}{more}."
