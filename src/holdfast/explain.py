@@ -13,7 +13,7 @@ from datetime import datetime, timedelta
 
 from holdfast import lifecycle
 from holdfast.explanation import Explanation, Reason, ReasonKind, about, jobs, moment, quoted
-from holdfast.gates import Gate, GateKind, opens_at, room, used
+from holdfast.gates import Gate, GateKind, is_train, opens_at, room, used
 from holdfast.job import FINAL, WAITING, JobRecord, JobState, Stage
 from holdfast.liveness import DEAD_AFTER
 from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
@@ -105,7 +105,7 @@ def _nobody(it: Circumstances) -> Iterator[Reason]:
         elif not serving:
             text = f"no live worker serves queue {job.queue!r}"
         else:
-            text = f"the workers of queue {job.queue!r} were asked to be quiet"
+            text = f"the workers of queue {job.queue!r} are quiet: they claim nothing more"
         yield Reason(ReasonKind.NO_WORKER, text, details={"alive": len(alive), "quiet": len(serving)})
     elif all(worker.tasks and job.task not in worker.tasks for worker in claiming):
         # A worker that does not say which tasks it has may have this one.
@@ -155,18 +155,19 @@ def _comes_before(it: Circumstances) -> Gate | None:
     if it.job.stage in FINAL:
         return None
     orders = (gate for gate in it.gates if gate.kind is GateKind.ORDER)
-    return next((gate for gate in orders if gate.holder not in (None, it.job.id)), None)
+    return next((gate for gate in orders if gate.holder not in (None, it.job.id) or is_train(gate)), None)
 
 
 def _behind(it: Circumstances, order: Gate) -> Reason:
-    assert order.holder is not None
-    state = it.holders.get(order.holder)
-    text = f"order {_label(it, order)}: behind job {order.holder}"
+    # A train of another line is not looked up: that would take long, since a gate does not know its lines.
+    state = JobState.ACTIVE if order.holder is None else it.holders.get(order.holder)
+    others = "jobs of another line" if order.holder is None else f"job {order.holder}"
+    text = f"order {_label(it, order)}: behind {others}"
     is_blocked = state is JobState.DEAD
     if is_blocked:
         text += ", which is dead, until somebody retries or discards that"
     elif state is not None:
-        text += f", which is {state}"
+        text += f", which {'are' if order.holder is None else 'is'} {state}"
     details = _details(order, to_microseconds(it.now))
     return Reason(
         ReasonKind.ORDER, text, details=details | {"job": order.holder, "state": state, "blocked": is_blocked}

@@ -14,7 +14,9 @@ from holdfast import (
     GiveUp,
     Holdfast,
     InvalidOption,
+    Job,
     JobNotFound,
+    JobState,
     Limit,
     LimitNotFound,
     Order,
@@ -68,6 +70,46 @@ async def test_a_job_tells_its_whole_life(hf: Holdfast) -> None:
         may_end.set()
         await job.aresult()
         assert (await job.aexplain()).kinds == (ReasonKind.COMPLETED,)
+
+
+async def test_a_worker_that_is_quiet_or_stops_is_not_waited_for(hf: Holdfast) -> None:
+    has_started, may_end = asyncio.Event(), asyncio.Event()
+
+    @hf.task
+    async def long() -> None:
+        has_started.set()
+        await may_end.wait()
+
+    quiet = "waiting: the workers of queue 'default' are quiet: they claim nothing more; it is the next in queue"
+
+    async def leave_when_told(may_leave: asyncio.Event) -> None:
+        async with hf.worker(concurrency=1):
+            await may_leave.wait()
+
+    async with asyncio.timeout(PATIENCE):
+        for is_asked in (True, False):
+            has_started.clear()
+            may_end.clear()
+            may_leave = asyncio.Event()
+            working = asyncio.create_task(leave_when_told(may_leave))
+            running = await long.aenqueue()
+            await has_started.wait()
+            if is_asked:
+                [worker] = [each for each in await hf.workers.alist() if each.dead_at is None]
+                await hf.workers.aquiet(worker.id)
+            else:
+                may_leave.set()
+            job = await long.aenqueue()
+
+            async def is_told(job: Job[None] = job) -> bool:
+                return str(await job.aexplain()).startswith(quiet)
+
+            await until(is_told, "the worker to be quiet")
+            await job.acancel()
+            may_end.set()
+            may_leave.set()
+            await working
+            assert await running.astate() is JobState.COMPLETED
 
 
 async def test_a_task_that_no_worker_here_knows_is_told(hf: Holdfast) -> None:

@@ -130,6 +130,10 @@ BY_TENANT = LimitDefinition(GateKind.LIMIT, "charge", "{tenant}", 4)
             f"waiting: order o1: behind job {OTHER}, which is active; it is the next in its line",
         ),
         (
+            told(**lined(replace(ORDER, holder=None, held=3))),
+            "waiting: order o1: behind jobs of another line, which are active; it is the next in its line",
+        ),
+        (
             told(**lined(ORDER), holders={OTHER: JobState.DEAD}, ahead=2),
             (
                 f"waiting: order o1: behind job {OTHER}, which is dead, until somebody retries or discards that; "
@@ -162,7 +166,10 @@ BY_TENANT = LimitDefinition(GateKind.LIMIT, "charge", "{tenant}", 4)
         ),
         (
             told(workers=(worker(is_quiet=True),)),
-            "waiting: the workers of queue 'billing' were asked to be quiet; it is the next in queue 'billing'",
+            (
+                "waiting: the workers of queue 'billing' are quiet: they claim nothing more; "
+                "it is the next in queue 'billing'"
+            ),
         ),
         (
             told(workers=(worker(tasks=("refund",)),), task=published()),
@@ -477,8 +484,9 @@ def test_what_holds_a_job_up_is_named_if_and_only_if_it_does(it: Circumstances) 
     for kind, reason in ((GateKind.LIMIT, ReasonKind.LIMIT), (GateKind.RATE, ReasonKind.RATE)):
         is_full = kind in by_kind and not room(by_kind[kind], now)
         assert (reason in kinds) == (is_ready and is_full)
-    holder = by_kind[GateKind.ORDER].holder if GateKind.ORDER in by_kind else None
-    assert (ReasonKind.ORDER in kinds) == (may_wait and holder not in (None, JOB))
+    its_order = by_kind.get(GateKind.ORDER)
+    is_behind = its_order is not None and (its_order.held > 0 if its_order.holder is None else its_order.holder != JOB)
+    assert (ReasonKind.ORDER in kinds) == (may_wait and is_behind)
     assert (ReasonKind.PAUSED in kinds) == (it.job.stage in WAITING and it.paused_at is not None)
     waits_for_it = it.breaker is not None and it.job.stage is Stage.SCHEDULED and it.job.breaker == it.breaker.name
     assert (ReasonKind.BREAKER in kinds) == ((is_ready and it.breaker is not None) or waits_for_it)
