@@ -31,9 +31,13 @@ class Hooks:
         self.make_handler: Callable[[Callable[..., Any]], Any] | None = None
         """Makes a task of a function; set by the app."""
 
+    def is_handler(self, task: str) -> bool:
+        """Whether this task is told of the dead letters of others."""
+        return any(handler == task for _, handler in self.dead)
+
     def handlers_of(self, task: str) -> tuple[str, ...]:
         """Who is told of a task's dead letters. A handler's own are told to nobody, or they would go round."""
-        if any(handler == task for _, handler in self.dead):
+        if self.is_handler(task):
             return ()
         return tuple(handler for about, handler in self.dead if about in (None, task))
 

@@ -23,13 +23,14 @@ import msgspec
 from msgspec.structs import replace
 
 from holdfast.job import WAITING, Attempt, Delivery, Failure, FailureKind, JobRecord, Lane, NewJob, Stage
-from holdfast.outcome import Completed, Crashed, Interrupted, Outcome, Raised, Verdict, Withdrawn
+from holdfast.outcome import Completed, Crashed, Interrupted, Outcome, Raised, Unstarted, Verdict, Withdrawn
 from holdfast.retry import POOL_DELAY, POOL_TRIES, Retry, backoff
 
 MOST_CRASHES: Final = 3
 MOST_LOSSES: Final = 10
 """Of whole workers, with crashes of processes among them."""
 MOST_WAITS: Final = 1000
+_LONGEST_PAUSE: Final = 60.0
 NO_TIME: Final = timedelta(0)
 
 
@@ -97,6 +98,8 @@ def decide(job: Standing, outcome: Outcome, policy: Retry, chance: float) -> Tra
             return Withdraw(reason)
         case Interrupted(has_started):
             return _after_interruption(job, has_started)
+        case Unstarted(failure):
+            return after_wait(job, failure, pause_of(job))
         case Crashed():
             return after_crash(job, outcome)
         case Raised():
@@ -169,6 +172,11 @@ def after_wait(job: Standing, failure: Failure, delay: timedelta, breaker: str |
     if job.waits + 1 >= MOST_WAITS:
         return Bury(_waited_too_often(failure))
     return GiveBack(delay, failure=failure, has_waited=True, breaker=breaker)
+
+
+def pause_of(job: Standing) -> timedelta:
+    """How long a job that can't run where it was claimed is left to others. It grows each time."""
+    return timedelta(seconds=min(2.0 ** min(job.waits, 6), _LONGEST_PAUSE))
 
 
 def _waited_too_often(failure: Failure) -> Failure:
@@ -274,7 +282,8 @@ def _given_back(job: JobRecord, back: GiveBack, now: datetime) -> JobRecord:
     return replace(
         job,
         stage=Stage.SCHEDULED if is_late else Stage.READY,
-        lane=Lane.FRESH if is_late or back.has_waited else Lane.GIVEN_BACK,
+        # In a line it has its place, which may be before those that are given back together with it.
+        lane=Lane.FRESH if is_late or (back.has_waited and job.line is None) else Lane.GIVEN_BACK,
         due_at=now + back.delay,
         attempt=job.attempt if back.is_charged else job.attempt - 1,
         crashes=job.crashes + back.has_crashed,

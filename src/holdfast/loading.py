@@ -74,11 +74,14 @@ def _fail(name: str, error: Exception) -> NoReturn:
 
 def _named(module: ModuleType, attribute: str) -> Holdfast:
     found: Any = module
+    named = f"The module {module.__name__}"
     for part in attribute.split("."):
-        found = getattr(found, part, None)
+        if not hasattr(found, part):
+            raise CantLoad(f"{named} has no attribute {part!r}.{_hint(module)}")
+        found = getattr(found, part)
+        named = part
     if not isinstance(found, Holdfast):
-        what = "nothing" if found is None else f"a {type(found).__name__}"
-        raise CantLoad(f"{module.__name__}:{attribute} is {what}, not a Holdfast app.{_hint(module)}")
+        raise CantLoad(f"{module.__name__}:{attribute} is a {type(found).__name__}, not a Holdfast app.{_hint(module)}")
     return found
 
 

@@ -11,6 +11,7 @@ BreakerOpen               Raised(BREAKER)         GiveBack, not charged
 PoolFull                  Raised(POOL_FULL)       GiveBack after 5 s, three tries
 Cancel("…")               Withdrawn               Withdraw
 (the system stopped it)   Interrupted             GiveBack, not charged
+(it could not begin)      Unstarted               GiveBack, not charged
 (its process died)        Crashed                 GiveBack, at last Bury
 """
 
@@ -165,6 +166,14 @@ class Interrupted(msgspec.Struct, frozen=True):
     has_started: bool = True
 
 
+class Unstarted(msgspec.Struct, frozen=True):
+    """It has not begun, since there is no process where it could. That is not its fault, and may be mended soon."""
+
+    failure: Failure
+    is_unknown: bool = False
+    """There is a process, but the code that it has found does not know the task."""
+
+
 class Crashed(msgspec.Struct, frozen=True):
     """Its process, or its whole machine, is gone. `is_guilty` if this job is known to have done it."""
 
@@ -174,7 +183,7 @@ class Crashed(msgspec.Struct, frozen=True):
     """Its whole worker went with it: a machine, a deploy, the power. Nobody was there to see whose fault it was."""
 
 
-Outcome = Completed | Raised | Withdrawn | Interrupted | Crashed
+Outcome = Completed | Raised | Withdrawn | Interrupted | Unstarted | Crashed
 
 
 def _read_retry_after(value: Span | datetime | None) -> timedelta | datetime | None:

@@ -92,3 +92,17 @@ def test_every_command_has_help(run: Run) -> None:
 )
 def test_every_error_has_its_status(error: Exception, status: Status) -> None:
     assert status_of(error) == status  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--queue", "=3"], "--queue =3: the name of the queue is missing. Write --queue high=4."),
+        (["--queue", "high=0"], "--queue high=0: a queue has from 1 to 10,000 slots. Write --queue high=4."),
+        (["--concurrency", "0"], "--concurrency"),
+    ],
+)
+def test_an_option_of_the_worker_that_is_wrong_is_named(run: Run, options: list[str], message: str) -> None:
+    ran = run("worker", "shop", *options)
+    assert ran.status == 2
+    assert message in ran.err

@@ -74,7 +74,9 @@ def test_the_modules_that_an_app_names_are_imported_with_it(run: Run, folder: Pa
     [
         ("nowhere", "There is no module 'nowhere'"),
         ("pack.nowhere", "There is no module 'pack.nowhere'"),
-        ("shop:nope", "shop:nope is nothing, not a Holdfast app. Name one of them: shop:hf, shop:other."),
+        ("shop:nope", "The module shop has no attribute 'nope'. Name one of them: shop:hf, shop:other."),
+        ("json:nope", "The module json has no attribute 'nope'.\n"),
+        ("shop:hf.nope", "hf has no attribute 'nope'. Name one of them: shop:hf, shop:other."),
         ("shop:Holdfast", "shop:Holdfast is a type, not a Holdfast app."),
         ("shop:", "'shop:' is not MODULE or MODULE:NAME"),
         (":hf", "':hf' is not MODULE or MODULE:NAME"),

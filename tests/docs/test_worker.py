@@ -55,6 +55,12 @@ def test_every_block_is_known() -> None:
     assert len(BLOCKS) == 4
 
 
+def test_the_guide_names_all_that_a_context_has() -> None:
+    has = {name for name in vars(Context) if not name.startswith("_")} - {"open_transaction", "log_fields"}
+    assert {name for name in has if f"`ctx.{name}" not in GUIDE} == set()
+    assert {name for name in re.findall(r"ctx\.(\w+)", GUIDE) if not hasattr(Context, name)} == set()
+
+
 async def test_tasks_and_hooks_run_in_an_embedded_worker(namespace: dict[str, Any]) -> None:
     timeouts, hooks, embedded, _ = BLOCKS
     exec(timeouts + hooks, namespace)  # noqa: S102

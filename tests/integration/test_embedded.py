@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast import Holdfast, JobState, Retry, State, StoreUnavailable
+from holdfast import Holdfast, JobFailed, JobState, Retry, State, StoreUnavailable
 from holdfast.store import NewWorker, WorkerRecord
 
 _PATIENCE = 30.0
@@ -93,6 +93,28 @@ async def test_a_worker_begins_anew_also_if_the_database_is_away_at_first(
     assert "can't begin anew, trying again: away" in caplog.text
 
 
+async def test_a_worker_that_meets_an_error_of_any_kind_tells_it_and_begins_anew(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    @hf.task
+    async def work() -> int:
+        return 7
+
+    async with hf, hf.worker():
+        register = hf.engine.store.register
+
+        async def fail_at_first(worker: NewWorker) -> None:
+            monkeypatch.setattr(hf.engine.store, "register", register)
+            raise OSError("out of files")
+
+        monkeypatch.setattr(hf.engine.store, "register", fail_at_first)
+        await _take_for_dead(hf)
+        job = await work.aenqueue()
+        assert await job.aresult(timeout=_PATIENCE) == 7
+    assert "can't begin anew" in caplog.text
+    assert "out of files" in caplog.text
+
+
 async def test_an_app_may_end_while_its_worker_begins_anew(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     stopped: list[str] = []
 
@@ -143,6 +165,56 @@ async def test_an_app_that_can_not_register_its_worker_shuts_down_what_it_starte
         async with hf.worker():
             raise AssertionError("it is not at work")
     assert calls == ["started", "stopped"]
+
+
+@pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO])
+async def test_what_went_well_is_told_to_those_who_want_all(
+    hf: Holdfast, caplog: pytest.LogCaptureFixture, level: int
+) -> None:
+    @hf.task
+    async def well() -> int:
+        return 7
+
+    @hf.task(retry=Retry(1))
+    def badly() -> None:
+        raise ValueError
+
+    caplog.set_level(level, "holdfast.worker")
+    async with asyncio.timeout(_PATIENCE), hf:
+        jobs = [await well.aenqueue(), await badly.aenqueue()]
+        async with hf.worker():
+            assert await jobs[0].aresult() == 7
+            with pytest.raises(JobFailed):
+                await jobs[1].aresult()
+    told = [record.getMessage() for record in caplog.records if "is completed after" in record.getMessage()]
+    assert [line.partition(" is ")[0] for line in told] == ([f"well {jobs[0].id}"] if level == logging.DEBUG else [])
+
+
+async def test_an_app_that_is_cancelled_while_its_worker_starts_leaves_nobody_behind(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that beats and claims nothing would make everybody believe that the queues are served."""
+    is_registered, may_go_on = threading.Event(), threading.Event()
+    register = hf.engine.store.register
+
+    async def register_and_wait(worker: NewWorker) -> None:
+        await register(worker)
+        is_registered.set()
+        await asyncio.to_thread(may_go_on.wait, _PATIENCE)
+
+    monkeypatch.setattr(hf.engine.store, "register", register_and_wait)
+    async with hf:
+        starting = asyncio.create_task(hf.worker().__aenter__())
+        await asyncio.to_thread(is_registered.wait, _PATIENCE)
+        assert await _alive(hf) != []
+        starting.cancel()
+        may_go_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        for keeper in [thread for thread in threading.enumerate() if thread.name == "holdfast-keeper"]:
+            keeper.join(_PATIENCE / 10)  # it has said that it ends
+            assert not keeper.is_alive()
+        assert await _alive(hf) == []
 
 
 async def test_a_hard_timeout_cancels_and_a_thread_that_does_not_stop_is_written_off_and_reported(
@@ -204,3 +276,42 @@ async def test_a_suspect_runs_also_where_no_other_process_could_find_the_app(hf:
             assert await hf.engine.store.rescue(beats) == [job.id]
         async with hf.worker():
             assert await job.aresult(timeout=_PATIENCE) == 7
+
+
+async def test_a_job_for_which_no_thread_can_be_started_is_put_off_uncharged_and_costs_no_other(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start, refused = threading.Thread.start, list[str]()
+
+    def refuse_at_first(thread: threading.Thread) -> None:
+        if thread.name == "holdfast-task" and len(refused) < 3:
+            refused.append(thread.name)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    has_begun, may_end = asyncio.Event(), asyncio.Event()
+
+    @hf.task
+    async def neighbour() -> int:
+        has_begun.set()
+        await may_end.wait()
+        return 1
+
+    @hf.task(retry=Retry(1))
+    def in_a_thread() -> int:
+        return 2
+
+    monkeypatch.setattr("holdfast.worker.crew._NO_THREAD_FOR", 0.05)
+    async with hf, hf.worker():
+        [worker] = await _alive(hf)
+        running = await neighbour.aenqueue()
+        await has_begun.wait()
+        monkeypatch.setattr(threading.Thread, "start", refuse_at_first)
+        job = await in_a_thread.aenqueue()
+        assert await job.aresult(_PATIENCE) == 2
+        may_end.set()
+        assert await running.aresult(_PATIENCE) == 1
+        assert [each.id for each in await _alive(hf)] == [worker.id]
+    record, other = await job.arecord(), await running.arecord()
+    assert (record.attempt, record.runs, record.waits, record.crashes) == (1, 4, 3, 0)
+    assert (other.runs, other.crashes) == (1, 0)

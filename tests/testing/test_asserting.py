@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast import ConfigurationError, Holdfast, InvalidOption, InvalidPayload
+from holdfast import ConfigurationError, DeadJob, Holdfast, InvalidOption, InvalidPayload, Retry
 
 
 @dataclass
@@ -138,6 +138,23 @@ def test_the_message_lists_what_was_enqueued_of_that_task(hf: Holdfast) -> None:
         "    charge(order=1, card=…)  completed, queue default",
         "    charge(order=2)  pending, queue slow",
     ]
+
+
+def test_the_message_hides_what_a_handler_is_told_of_a_task_that_hides_something(hf: Holdfast) -> None:
+    @hf.task(redact=["card"], retry=Retry(1))
+    def charge(card: str) -> None:
+        raise ValueError("declined")
+
+    @charge.on_dead
+    def refund(job: DeadJob) -> None: ...
+
+    with hf.testing() as t:
+        charge.enqueue(card="secret")
+        t.run_all()
+        with pytest.raises(AssertionError) as caught:
+            t.assert_not_enqueued(refund)
+    assert "refund(job=…)" in str(caught.value)
+    assert "secret" not in str(caught.value)
 
 
 def test_the_message_says_what_was_enqueued_instead(hf: Holdfast) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from holdfast.context import SoftTimeout
+from holdfast.outcome import Snooze
 from holdfast.worker.crew import Crew, Member, Work
 from tests.crash.rounds import rounds
 
@@ -114,6 +115,44 @@ async def test_there_are_as_many_threads_as_there_was_work_at_once(desk: Desk) -
     assert len(threads) == 5
     again = {(await desk.run(threading.get_ident))[0] for _ in range(20)}
     assert again <= threads
+
+
+async def test_a_call_for_which_there_is_no_thread_has_to_wait_and_others_go_on(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    first, has_begun, may_end = threading.Thread.start, threading.Event(), threading.Event()
+
+    def hold() -> str:
+        has_begun.set()
+        may_end.wait(PATIENCE)
+        return "held"
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    _, error = await desk.run(lambda: 1)
+    assert isinstance(error, Snooze), "not even the prompter could be started"
+
+    monkeypatch.setattr(threading.Thread, "start", first)
+    _, held = desk.start(hold)
+    await asyncio.to_thread(has_begun.wait, PATIENCE)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    caplog.clear()
+    for _ in range(3):
+        work, refused = desk.start(lambda: 2)
+        _, error = await refused
+        assert isinstance(error, Snooze)
+        assert "can't start new thread" in str(error)
+        desk.crew.write_off(work)
+    assert caplog.text.count("no thread can be started") == 1, "it is told once"
+    may_end.set()
+    assert await held == ("held", None)
+    assert await desk.run(lambda: 3) == (3, None), "by the thread that there is"
+    monkeypatch.setattr(threading.Thread, "start", first)
+    gate = threading.Barrier(2)
+    both = [desk.start(lambda: gate.wait(PATIENCE))[1] for _ in range(2)]
+    assert sorted([(await each)[0] for each in both]) == [0, 1]
 
 
 # ── soft timeouts ────────────────────────────────────────────────────────────────────────────────────────────────────

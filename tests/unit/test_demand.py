@@ -43,7 +43,19 @@ def test_of_fast_jobs_more_are_fetched_behind_others_than_ahead() -> None:
     assert 450 <= demand.behind(wanted, PLENTY) <= 500
 
 
-def test_those_behind_others_take_no_slot_and_no_room_until_they_come_forward() -> None:
+def test_nobody_is_fetched_behind_others_while_those_before_have_no_slots() -> None:
+    demand = Demand(make_slots({"a": 2}))
+    for _ in range(3):
+        demand.fetched_behind(0)
+        assert demand.behind({"a": 2}, PLENTY) > 0
+    for _ in range(3):
+        demand.came_forward(0)
+    assert demand.behind({"a": 2}, PLENTY) == 0
+    demand.dropped(0, is_follower=True)
+    assert demand.behind({"a": 2}, PLENTY) > 0
+
+
+def test_those_behind_others_take_no_slot_and_no_room_until_they_start() -> None:
     demand = Demand(make_slots({"a": 2}))
     for _ in range(10):
         demand.fetched_behind(0)
@@ -51,7 +63,9 @@ def test_those_behind_others_take_no_slot_and_no_room_until_they_come_forward() 
     assert demand.behind({"a": 2}, PLENTY) == 6
     assert not demand.is_idle(0)
     demand.came_forward(0)
-    demand.started(0)
+    assert demand.wanted(0.0, PLENTY) == {"a": 2}, "others have to be fetched for the slots that it does not get"
+    assert demand.behind({"a": 2}, PLENTY) == 6
+    demand.started(0, is_follower=True)
     assert demand.wanted(0.0, PLENTY) == {"a": 1}
     for _ in range(9):
         demand.dropped_behind(0)
@@ -78,6 +92,29 @@ def test_while_some_wait_behind_others_a_claim_that_brought_little_is_followed_b
     assert demand.rest(asked=100, got=0, seconds=5.0) == 0.02, "whatever a claim was held up by"
     demand.came_forward(0)
     assert demand.rest(asked=100, got=0, seconds=0.001) == 0
+
+
+def test_where_all_are_under_orders_a_few_long_trains_are_fetched() -> None:
+    demand = Demand(make_slots({"a": 2}))
+    now = 0.0
+    for _ in range(20):
+        now += 0.1
+        demand.wanted(now, PLENTY)
+        work_off(demand, 0, 100)  # 1,000 a second, so that 500 may be behind others
+    for _ in range(260):
+        demand.fetched_behind(0)
+    assert demand.wanted(now, PLENTY)["a"] == 52, "what else there is in the queue is not known"
+    demand.came(["a"], now, ["a"])
+    assert demand.wanted(now, PLENTY)["a"] == 240 // 8
+    for _ in range(2):
+        demand.fetched(0)
+        demand.started(0)
+    assert demand.wanted(now, PLENTY) == {}, "the slots are taken, and half of what is behind them is still there"
+    for _ in range(20):
+        demand.dropped_behind(0)
+    assert demand.wanted(now, PLENTY)["a"] == 260 // 8
+    demand.came(["a"], now)
+    assert demand.wanted(now, PLENTY)["a"] == 50, "there were others"
 
 
 # ── room ─────────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -50,7 +50,7 @@ from holdfast.lifecycle import (
     run_now,
     start,
 )
-from holdfast.outcome import Completed, Crashed, Interrupted, Outcome, Raised, Verdict, Withdrawn
+from holdfast.outcome import Completed, Crashed, Interrupted, Outcome, Raised, Unstarted, Verdict, Withdrawn
 from holdfast.retry import POOL_DELAY, POOL_TRIES, Retry
 
 JOB = UUID("01890000-0000-7000-8000-000000000001")
@@ -104,6 +104,7 @@ outcomes: st.SearchStrategy[Outcome] = st.one_of(
     raised,
     st.builds(Withdrawn, st.text()),
     st.builds(Interrupted, st.booleans()),
+    st.builds(Unstarted, failures, st.booleans()),
     crashed,
 )
 policies = st.builds(
@@ -145,6 +146,22 @@ def test_a_withdrawn_attempt_withdraws_the_job() -> None:
 @pytest.mark.parametrize("delivery", Delivery)
 def test_a_job_stopped_before_it_started_goes_back_uncharged(delivery: Delivery) -> None:
     assert decide(running(delivery=delivery), Interrupted(has_started=False), Retry(), 0.5) == GiveBack()
+
+
+@pytest.mark.parametrize("delivery", Delivery)
+def test_a_job_that_could_not_be_started_goes_back_uncharged_and_later_each_time(delivery: Delivery) -> None:
+    pauses = []
+    for waits in range(8):
+        job = running(delivery=delivery, waits=waits, attempt=1, max_attempts=1)
+        transition = decide(job, Unstarted(ERROR), Retry(), 0.5)
+        assert isinstance(transition, GiveBack)
+        assert (transition.is_charged, transition.has_crashed, transition.has_waited) == (False, False, True)
+        pauses.append(transition.delay.total_seconds())
+    assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
+
+
+def test_a_job_that_could_not_be_started_does_not_wait_for_ever() -> None:
+    assert isinstance(decide(running(waits=MOST_WAITS - 1), Unstarted(ERROR), Retry(), 0.5), Bury)
 
 
 @pytest.mark.parametrize("delivery", RETRIED)
@@ -406,7 +423,7 @@ def test_an_at_most_once_job_goes_back_only_if_it_never_started(
     job: JobRecord, outcome: Outcome, policy: Retry, chance: float
 ) -> None:
     ended = after(replace(job, delivery=Delivery.AT_MOST_ONCE), outcome, policy, chance)
-    assert ended.state.is_final or outcome == Interrupted(has_started=False)
+    assert ended.state.is_final or outcome == Interrupted(has_started=False) or isinstance(outcome, Unstarted)
 
 
 @given(running_jobs(), outcomes, policies, chances)
@@ -721,7 +738,7 @@ class Life(RuleBasedStateMachine):
             self.failed.append(
                 Attempt(before.runs, before.generation, before.started_at, self.now, before.worker, transition.failure)
             )
-        self.begun_since_retry += outcome != Interrupted(has_started=False)
+        self.begun_since_retry += outcome != Interrupted(has_started=False) and not isinstance(outcome, Unstarted)
         self.becomes(finish(before, transition, self.now))
         assert self.job.stage is not Stage.ACTIVE
         if before.cancel_requested_at is not None:

@@ -57,6 +57,20 @@ def test_a_number_that_is_none_is_refused_with_an_example(text: str) -> None:
         parse_queues([text])
 
 
+@pytest.mark.parametrize(
+    ("text", "fault"),
+    [
+        ("=4", "the name of the queue is missing"),
+        ("high=0", "from 1 to 10,000 slots"),
+        (f"high={MOST_SLOTS + 1}", "from 1 to 10,000 slots"),
+        (f"high={'9' * 5000}", "from 1 to 10,000 slots"),
+    ],
+)
+def test_the_option_at_fault_is_named_with_what_is_right(text: str, fault: str) -> None:
+    with pytest.raises(InvalidOption, match=rf"--queue {text}: .*{fault}.* Write --queue high=4"):
+        parse_queues([text])
+
+
 @pytest.mark.parametrize("text", ["=4", "high=0", f"high={MOST_SLOTS + 1}", "a\nb=2", ""])
 def test_a_name_or_a_number_that_makes_no_sense_is_refused(text: str) -> None:
     with pytest.raises(InvalidOption):

@@ -14,6 +14,8 @@ MOST: Final = 3
 RATE: Final = 20
 PER: Final = 2.0
 """Of each key, so many starts in so many seconds."""
+SHORT: Final = 0.5
+"""Seconds of the shortest window of which nearly all is used."""
 
 
 def make_app(url: str | None = None) -> Holdfast:
@@ -31,6 +33,11 @@ def make_app(url: str | None = None) -> Holdfast:
 
     @hf.task(bind=True, rate=Rate(RATE, PER, "{key}"))
     async def rated(ctx: Context, key: str) -> None:
+        with told(ctx):
+            await asyncio.sleep(0)
+
+    @hf.task(bind=True, rate=Rate(RATE, SHORT, "{key}"))
+    async def rated_shortly(ctx: Context, key: str) -> None:
         with told(ctx):
             await asyncio.sleep(0)
 

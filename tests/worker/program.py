@@ -52,10 +52,14 @@ class Program:
         *options: str,
         app: str = "tests.worker.tasks:hf",
         folder: Path = _PROJECT,
+        prelude: str = "",
     ) -> None:
+        """`prelude` is run in the supervisor before its command."""
         environment = os.environ | {"HOLDFAST_URL": url, VARIABLE: str(history.path), "PYTHONUNBUFFERED": "1"}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", "worker", app, *options],
+            [sys.executable, "-c", f"{prelude}\nfrom holdfast.cli import main\nmain()", "worker", app, *options]
+            if prelude
+            else [sys.executable, "-m", "holdfast", "worker", app, *options],
             cwd=folder,
             env=environment,
             stdin=subprocess.DEVNULL,

@@ -16,6 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from typing import Any
 from uuid import uuid4
 
@@ -93,6 +94,13 @@ def make_app(url: str | None = None) -> Holdfast:
             return "went on"
 
     @hf.task(bind=True)
+    async def block_for_long(ctx: Context, seconds: float = NEVER) -> str:
+        """The same, with a timeout that is far away."""
+        with told(ctx):
+            time.sleep(seconds)
+            return "went on"
+
+    @hf.task(bind=True)
     async def deaf(ctx: Context) -> None:
         with told(ctx):
             while True:
@@ -160,6 +168,20 @@ def make_app(url: str | None = None) -> Holdfast:
             "pid": os.getpid(),
         }
 
+    @hf.task(bind=True)
+    async def heed(ctx: Context) -> None:
+        """Stops only because its context says so."""
+        with told(ctx):
+            _note_cancellation(ctx)
+            with contextlib.suppress(asyncio.CancelledError):
+                await asyncio.sleep(NEVER)
+            _note_cancellation(ctx)
+            ctx.raise_if_cancelled()
+
+    @hf.task(bind=True, soft_timeout="1000s", timeout="2000s")
+    async def time_left(ctx: Context) -> float:
+        return _time_left(ctx)
+
     # ── in a thread ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     @hf.task(bind=True)
@@ -224,6 +246,19 @@ def make_app(url: str | None = None) -> Holdfast:
     def thread_facts(ctx: Context) -> dict[str, Any]:
         log.warning("in the thread")
         return {"job_id": str(ctx.job_id), "state": ctx.state.made, "thread": threading.current_thread().name}
+
+    @hf.task(bind=True)
+    def thread_heed(ctx: Context) -> None:
+        with told(ctx):
+            _note_cancellation(ctx)
+            with contextlib.suppress(asyncio.CancelledError):
+                _nap(NEVER)
+            _note_cancellation(ctx)
+            ctx.raise_if_cancelled()
+
+    @hf.task(bind=True, soft_timeout="1000s", timeout="2000s")
+    def thread_time_left(ctx: Context) -> float:
+        return _time_left(ctx)
 
     # ── alone in a process ───────────────────────────────────────────────────────────────────────────────────────────
 
@@ -295,6 +330,11 @@ def make_app(url: str | None = None) -> Holdfast:
                 raise
             return "never"
 
+    @hf.task(isolation="process")
+    def alone_hoard(megabytes: int) -> int:
+        hoarded.append(bytearray(megabytes * 1_000_000))
+        return os.getpid()
+
     @hf.task(bind=True, isolation="process")
     def alone_facts(ctx: Context) -> dict[str, Any]:
         log.warning("alone")
@@ -324,6 +364,24 @@ def make_app(url: str | None = None) -> Holdfast:
         with told(ctx):
             time.sleep(seconds)
             return "slept"
+
+    @hf.task(bind=True, isolation="process")
+    def alone_heed(ctx: Context) -> None:
+        with told(ctx):
+            _note_cancellation(ctx)
+            with contextlib.suppress(asyncio.CancelledError):
+                time.sleep(NEVER)
+            _note_cancellation(ctx)
+            ctx.raise_if_cancelled()
+
+    @hf.task(bind=True, isolation="process", soft_timeout="1000s", timeout="2000s")
+    def alone_time_left(ctx: Context) -> float:
+        return _time_left(ctx)
+
+    @hf.task(bind=True, isolation="process")
+    def alone_progress(ctx: Context) -> None:
+        for number in range(1, 11):
+            ctx.progress(number, 10, f"step {number}")
 
     # ── crashes ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -359,6 +417,15 @@ def make_app(url: str | None = None) -> Holdfast:
         here().write("shutdown", note="registered last")
 
     return hf
+
+
+def _note_cancellation(ctx: Context) -> None:
+    here().write("is cancelled", job=ctx.job_id, note=str(ctx.is_cancelled))
+
+
+def _time_left(ctx: Context) -> float:
+    assert ctx.deadline is not None
+    return (ctx.deadline - datetime.now(UTC)).total_seconds()
 
 
 async def _fail(ctx: Context, kind: str) -> Any:

@@ -13,6 +13,7 @@ import pytest
 from holdfast.clock import SystemClock
 from holdfast.ids import Ids
 from holdfast.job import NewJob
+from tests.worker.history import History
 from tests.worker.program import Client, Program, is_alive, until
 
 APP = """
@@ -55,6 +56,50 @@ def test_a_child_that_has_done_enough_is_replaced_and_its_long_jobs_may_finish(c
         until(lambda: first.id not in [each.id for each in client.app.workers.list()], "it to take leave")
 
 
+def test_there_are_no_more_children_that_finish_long_jobs_than_others(client: Client) -> None:
+    with Program(client.url, client.history, "-p", "1", "-c", "8", "--max-jobs", "1"):
+        client.working()
+        for number in range(4):
+            client.started(client.enqueue("sleep", seconds=3600))
+            assert client.enqueue("quick", number=number).result("60s") == number
+            until(lambda: len(client.workers()) == 2, "the first one to be replaced")
+            assert client.enqueue("quick", number=number).result("60s") == number, "there is one that takes jobs"
+        assert len(client.workers()) == 2
+
+
+_IMPATIENT = """
+import holdfast.supervision.supervisor as supervisor
+supervisor._TELL_BLOCKED_AFTER = 0.5
+supervisor._REPLACE_BLOCKED_AFTER = 1.5
+"""
+
+
+def test_a_child_that_a_task_blocks_while_work_waits_is_replaced_and_only_that_task_is_charged(client: Client) -> None:
+    with Program(client.url, client.history, "-p", "1", prelude=_IMPATIENT) as program:
+        (first,) = client.working()
+        neighbour = client.enqueue("sleep", seconds=2)
+        blocking = client.enqueue("block_for_long")
+        client.started(neighbour)
+        client.started(blocking)
+        waiting = client.enqueue("quick", number=7)
+        program.says(r"its event loop has been blocked for \d+ s by block_for_long")
+        program.says(r"blocked for \d+ s by block_for_long .*, it is replaced")
+        assert waiting.result("60s") == 7
+        assert neighbour.result("60s") == "slept"
+        assert (neighbour.record().attempt, neighbour.record().crashes) == (1, 0)
+        assert client.kinds(blocking)[0] == "timeout"
+        until(lambda: [each for each in client.workers() if each.pid != first.pid], "its replacement")
+
+
+def test_a_child_that_is_blocked_while_nothing_waits_is_left_to_its_timeout(client: Client) -> None:
+    with Program(client.url, client.history, "-p", "1", prelude=_IMPATIENT) as program:
+        client.working()
+        blocking = client.enqueue("block_for_long", seconds=5)
+        program.says(r"its event loop has been blocked for \d+ s by block_for_long")
+        assert blocking.result("60s") == "went on"
+        assert blocking.record().runs == 1
+
+
 def test_a_child_that_uses_too_much_memory_is_replaced(client: Client) -> None:
     with Program(client.url, client.history, "-p", "1", "--max-memory", "400MB") as program:
         (first,) = client.working()
@@ -63,6 +108,21 @@ def test_a_child_that_uses_too_much_memory_is_replaced(client: Client) -> None:
         program.says(r"child 1 uses \d+ MB and is replaced")
         until(lambda: [each for each in client.workers() if each.pid != first.pid], "its replacement")
         assert (job.record().runs, client.enqueue("quick", number=1).result("60s")) == (1, 1)
+
+
+def test_the_process_of_an_isolated_job_that_uses_too_much_memory_is_replaced_when_the_job_is_done(
+    client: Client,
+) -> None:
+    with Program(client.url, client.history, "-p", "1", "--max-memory", "400MB") as program:
+        (child,) = client.working()
+        small = client.enqueue("alone_hoard", megabytes=1).result("60s")
+        large = client.enqueue("alone_hoard", megabytes=600).result("60s")
+        assert large == small, "the first one was kept"
+        program.says(rf"process {large} of isolated jobs uses \d+ MB and is replaced")
+        assert client.enqueue("alone_hoard", megabytes=1).result("60s") != large
+        until(lambda: not is_alive(large), "its end")
+        assert large in [event.pid for event in client.history.read("shutdown")], "in good order"
+        assert [each.pid for each in client.workers()] == [child.pid], "its child is as it was"
 
 
 def test_children_that_die_soon_but_have_done_something_are_replaced_without_a_pause(client: Client) -> None:
@@ -169,3 +229,34 @@ def test_an_isolated_process_whose_hook_never_ends_is_killed_within_the_grace(
         assert program.stop() == 0
         assert "took longer than 1 s: it is killed" in program.output
         assert not is_alive(pid)
+
+
+# ── what is said of them ─────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def test_a_file_that_the_worker_has_made_is_said_to_be_created(url: str, history: History) -> None:
+    """Whoever reads it notices a mistaken path."""
+    path = url.removeprefix("sqlite:///")
+    for expected in (rf"{path} \(created\)\n", rf"{path}\n"):
+        with Program(url, history, "-p", "1") as program:
+            program.says(expected)
+
+
+def test_a_database_that_is_away_at_the_start_is_the_last_word(tmp_path: Path, history: History) -> None:
+    (tmp_path / "file").touch()
+    with Program(f"sqlite:///{tmp_path}/file/jobs.db", history, "-p", "1") as program:
+        assert program.wait() != 0
+        assert program.output.splitlines()[-1].startswith("Error: ")
+        assert "stopped" not in program.output
+
+
+def test_a_spare_child_is_called_so(client: Client) -> None:
+    pytest.importorskip("setproctitle")
+    with Program(client.url, client.history, "-p", "1") as program:
+        client.working()
+
+        def names() -> list[str]:
+            shown = [Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0") for pid in program.children()]
+            return sorted(name.partition("[")[2] for name in shown)
+
+        until(lambda: names() == ["1]", "2] spare"], "one that works and one that is spare")

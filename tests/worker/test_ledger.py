@@ -7,15 +7,19 @@ import os
 import random
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from holdfast import Holdfast, Job
 from holdfast.job import JobState
+from tests.crash.checker import Findings
 from tests.crash.rounds import rounds
+from tests.crash.tally import keep
 from tests.integration.ledger import Ledger
 from tests.worker.history import VARIABLE, History
 from tests.worker.program import Program, until
@@ -53,8 +57,10 @@ def tasks_of(hf: Holdfast, *names: str) -> list[Any]:
 
 def check(ledger: Ledger) -> None:
     """What is written is what is completed: each once, with everything that belongs to it."""
-    entries = ledger.entries()
-    assert entries == ledger.completed()
+    entries, completed = Counter(ledger.entries()), Counter(ledger.completed())
+    wrong = (entries - completed) + (completed - entries)
+    keep(ledger.url, Findings(jobs=completed.total(), rewritten=[UUID(int=0)] * wrong.total()))
+    assert not wrong
     written = [entry for entry in entries if not entry.endswith("followed")]
     assert [entry for entry in entries if entry.endswith("followed")] == [f"{entry} followed" for entry in written]
 

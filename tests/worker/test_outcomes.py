@@ -198,6 +198,17 @@ def test_a_running_job_is_cancelled_inside_its_task(client: Client, task: str) -
     assert took < 5, "without waiting for a beat"
 
 
+@pytest.mark.parametrize("task", ["heed", "thread_heed", "alone_heed"])
+def test_a_task_that_goes_on_sees_that_it_was_cancelled_and_can_stop_there(client: Client, task: str) -> None:
+    job = client.enqueue(task)
+    until(lambda: client.history.read("is cancelled", job.id), "its first look")
+    job.cancel()
+    assert client.end_of(job).state is JobState.CANCELLED, "it would have completed"
+    assert [event.note for event in client.history.read("is cancelled", job.id)] == ["False", "True"]
+    (end,) = client.history.read("end", job.id)
+    assert end.note == "CancelledError"
+
+
 # ── soft timeouts ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -231,6 +242,19 @@ def test_a_context_tells_what_job_this_is(client: Client) -> None:
         "is_cancelled": False,
         "pid": client.workers()[0].pid,
     }
+
+
+@pytest.mark.parametrize("task", ["time_left", "thread_time_left", "alone_time_left"])
+def test_the_deadline_is_when_the_soft_timeout_comes(client: Client, task: str) -> None:
+    assert 900 < client.enqueue(task).result("60s") <= 1000.5
+
+
+def test_the_progress_of_an_isolated_job_is_seen_with_its_result(client: Client) -> None:
+    job = client.enqueue("alone_progress")
+    job.result("60s")
+    progress = job.progress()
+    assert progress is not None
+    assert (progress.done, progress.total, progress.note) == (10, 10, "step 10")
 
 
 def test_threads_and_processes_have_the_state_of_the_hooks(client: Client) -> None:

@@ -14,6 +14,8 @@ from holdfast.job import NewJob
 from tests.worker.history import History
 from tests.worker.program import Client, Program, client_of, until
 
+BROKEN = "= ="  # of another length than any version: Python tells sources of one second apart by their size
+
 APP = """
 import asyncio
 from pathlib import Path
@@ -69,7 +71,7 @@ def test_changed_code_is_at_work_at_once_and_what_runs_may_finish(
         until(lambda: _is_at_work(client, 1), "the first version")
         lingering = _enqueue(client, "linger")
         until((tmp_path / "starts").exists, "it to start")
-        for version in (22, 333):  # of other lengths: Python tells sources of one second apart by their size
+        for version in (22, 333):  # of other lengths, see above
             save(version)
             until(lambda version=version: _is_at_work(client, version), f"version {version}")  # type: ignore[misc]
         (tmp_path / "may_end").touch()
@@ -83,7 +85,19 @@ def test_code_that_cannot_be_imported_is_waited_for(
 ) -> None:
     with Program(client.url, client.history, "-p", "1", "--reload", app="changing:hf", folder=tmp_path) as program:
         until(lambda: _is_at_work(client, 1), "the first version")
-        save("=")
+        save(BROKEN)
+        program.says("can't be imported: SyntaxError")
+        program.says("waiting for a change of the code")
+        save(22)
+        until(lambda: _is_at_work(client, 22), "the mended version")
+        assert program.stop() == 0
+
+
+def test_code_that_cannot_be_imported_from_the_beginning_is_waited_for(
+    client: Client, tmp_path: Path, save: Callable[[object], None]
+) -> None:
+    save(BROKEN)
+    with Program(client.url, client.history, "-p", "1", "--reload", app="changing:hf", folder=tmp_path) as program:
         program.says("can't be imported: SyntaxError")
         program.says("waiting for a change of the code")
         save(22)

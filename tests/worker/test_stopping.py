@@ -25,7 +25,10 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield url
 
 
-def test_short_jobs_finish_long_ones_are_given_back_and_nothing_more_is_claimed(client: Client) -> None:
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
+def test_short_jobs_finish_long_ones_are_given_back_and_nothing_more_is_claimed(
+    client: Client, number: signal.Signals
+) -> None:
     with Program(client.url, client.history, "-p", "1", "--grace", "1500ms") as program:
         client.working()
         short = [client.enqueue(task, seconds=0.8) for task in ("sleep", "thread_sleep")]
@@ -34,7 +37,7 @@ def test_short_jobs_finish_long_ones_are_given_back_and_nothing_more_is_claimed(
             client.started(job)
         short.append(client.enqueue("alone_async", seconds=0.8))
         client.started(short[-1])
-        program.send(signal.SIGTERM)
+        program.send(number)
         program.says("stopping: nothing more is claimed")
         late = client.enqueue("quick")
         assert program.wait() == 0

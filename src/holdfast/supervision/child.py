@@ -35,7 +35,7 @@ from holdfast.worker.recorder import Recorder
 from holdfast.worker.reporting import Reporting
 from holdfast.worker.slots import Slots
 from holdfast.worker.station import Station, finish
-from holdfast.worker.telling import set_up_logging
+from holdfast.worker.telling import set_up_logging, tell_handlers_of_jobs
 
 log = logging.getLogger("holdfast.worker")
 
@@ -61,6 +61,8 @@ class Settings(msgspec.Struct, frozen=True):
     recorder: int
     number: int
     supervisor: int
+    max_memory: int | None = None
+    """Of the processes of its isolated jobs. The supervisor looks at its own."""
     log_level: str = "INFO"
 
 
@@ -116,14 +118,17 @@ class Child:
             return await self._give_up(line, error)
         code = hashlib.sha256(said).hexdigest()
         fuses = findings.fuses(app.engine.breakers.values())
-        line.say(Hello(app.url, app.place, sorted(app.engine.tasks), app.retention, plans, code, fuses))
+        line.say(Hello(app.url, _shown_place(app), sorted(app.engine.tasks), app.retention, plans, code, fuses))
+        processes.name_process(f"holdfast: worker {settings.app} [{settings.number}] spare")
         go = await self._wait_for_go(line)
         if go is None:
             return 0
+        processes.name_process(f"holdfast: worker {settings.app} [{settings.number}] starting")
         try:
             await app.engine.declared()
             await app.engine.publish_tasks(go.code_since)
             await app.engine.hooks.start(self._state)
+            tell_handlers_of_jobs()
         except StoreError as error:
             log.warning("the database can't be used, trying again: %s", error)
             return TRY_AGAIN
@@ -153,7 +158,7 @@ class Child:
         memory = mmap.mmap(settings.recorder, 0)
         recorder = Recorder(memory, settings.recorder_slots)
         reporting = Reporting(app.engine)
-        isolation = Isolation(lambda: settings.app, recorder, reporting)
+        isolation = Isolation(lambda: settings.app, recorder, reporting, settings.max_memory)
         executor = Executor(app.engine, recorder, app.engine.hooks, self._state, isolation, reporting)
         station = Station(app.engine, worker, settings.slots, recorder, executor)
         reporting.attach(station)
@@ -208,6 +213,12 @@ class Child:
                     return 0
                 case Go():
                     pass
+
+
+def _shown_place(app: Holdfast) -> str:
+    """Where the jobs are, for people. A file that is not there yet is made when the supervisor opens it."""
+    is_new = app.url.startswith("sqlite:") and not os.path.exists(app.place)
+    return f"{app.place} (created)" if is_new else app.place
 
 
 if __name__ == "__main__":

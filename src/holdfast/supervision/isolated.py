@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from datetime import datetime
 from typing import Any, Final
@@ -45,13 +45,14 @@ from holdfast.worker.isolation import (
     Settings,
     Stopped,
     Throw,
+    Unknown,
     Up,
     heard_by_process,
 )
 from holdfast.worker.locating import mark_as_isolated
 from holdfast.worker.recorder import Place
-from holdfast.worker.runs import Plans, Run, outcome_of
-from holdfast.worker.telling import set_up_logging
+from holdfast.worker.runs import Plan, Plans, Run, outcome_of
+from holdfast.worker.telling import set_up_logging, tell_handlers_of_jobs
 
 log = logging.getLogger("holdfast.worker")
 
@@ -73,7 +74,9 @@ def main(text: str) -> int:
         state = State()
         try:
             app = load_app(settings.app)
-            runner.run(app.engine.hooks.start(state))
+            variables = contextvars.copy_context()
+            runner.run(app.engine.hooks.start(state), context=variables)
+            tell_handlers_of_jobs()
         except CantLoad as error:
             _say(line, Down(str(error)))
             return 1
@@ -81,16 +84,20 @@ def main(text: str) -> int:
             log.exception("the app can't start")
             _say(line, Down(f"{type(error).__name__}: {error}"))
             return 1
-        return Cell(app, state, runner, line).serve()
+        return Cell(app, state, runner, variables, line).serve()
 
 
 class Cell:
     """The surroundings of the one job that runs here."""
 
-    def __init__(self, app: Holdfast, state: State, runner: asyncio.Runner, line: socket.socket) -> None:
+    def __init__(
+        self, app: Holdfast, state: State, runner: asyncio.Runner, variables: contextvars.Context, line: socket.socket
+    ) -> None:
+        """`variables`: as the start hooks have left them. Each job has a copy, so none sees what another has set."""
         self._app = app
         self._state = state
         self._runner = runner
+        self._variables = variables
         self._line = line
         self._plans = Plans(app.engine)
         self._inbox: queue.SimpleQueue[Begin | Leave] = queue.SimpleQueue()
@@ -113,8 +120,12 @@ class Cell:
             if isinstance(asked, Leave):
                 self._leave(asked.patience)
                 return 0
+            plan = self._plans.of(asked.job.task)
+            if plan is None:
+                _say(self._line, Unknown())
+                continue
             _say(self._line, Begun())
-            answer = self._perform(asked)
+            answer = self._perform(asked.job, plan)
             sys.stdout.flush()
             sys.stderr.flush()
             _say(self._line, answer)
@@ -144,7 +155,7 @@ class Cell:
                 await self._app.aclose()
 
         try:
-            self._runner.run(shut_down())
+            self._runner.run(shut_down(), context=self._variables)
         except BaseException:
             log.exception("the app could not be shut down in good order")
         sys.stdout.flush()
@@ -158,13 +169,14 @@ class Cell:
         run = self._run
         if run is not None:
             if run.driven is not None:
-                self._runner.get_loop().call_soon_threadsafe(self._throw_at_await, run.driven)
+                self._runner.get_loop().call_soon_threadsafe(self._throw_at_await)
             signal.pthread_kill(threading.main_thread().ident or 0, _SIGNAL)
 
-    def _throw_at_await(self, driven: Driven[Any]) -> None:
-        thrown, self._thrown = self._thrown, None
-        if thrown is not None:
-            driven.throw(thrown)
+    def _throw_at_await(self) -> None:
+        """On the loop, which may have stopped meanwhile: then whoever comes next there, or the call, has it appear."""
+        if self._run is not None and self._run.driven is not None and self._thrown is not None:
+            thrown, self._thrown = self._thrown, None
+            self._run.driven.throw(thrown)
 
     def _on_signal(self, _number: int, _frame: object) -> None:
         if self._is_in_call:
@@ -185,14 +197,13 @@ class Cell:
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _perform(self, begin: Begin) -> Done | Ended | Stopped | Committed:
-        plan = self._plans.of(begin.job.task)
-        assert plan is not None, "the worker knows this task, and has the same app"
-        run = Run(begin.job, plan, Place.PROCESS, 0, 0)
+    def _perform(self, job: ClaimedJob, plan: Plan) -> Done | Ended | Stopped | Committed:
+        run = Run(job, plan, Place.PROCESS, 0, 0)
+        variables = self._variables.copy()
         value, encoded, raised = None, None, None
         try:
             try:
-                value = self._call(run)
+                value = self._call(run, variables)
             finally:
                 self._run = None
             encoded = plan.encode_result(value)
@@ -204,7 +215,7 @@ class Cell:
         now = self._app.engine.clock.now()
         outcome: Outcome
         if plan.is_transactional and (transaction := opened_by(run)) is not None:
-            outcome = self._runner.run(conclude(run, transaction, value, raised, now))
+            outcome = self._runner.run(conclude(run, transaction, value, raised, now), context=variables)
             if run.is_taken:
                 return Committed()
         else:
@@ -217,7 +228,7 @@ class Cell:
             case _:
                 return Stopped()
 
-    def _call(self, run: Run) -> Any:
+    def _call(self, run: Run, variables: contextvars.Context) -> Any:
         plan = run.plan
         arguments = plan.signature.decode(run.job.args_json)
         if plan.is_transactional:  # a suspect of crashes: whoever asks for a process can't be
@@ -225,56 +236,55 @@ class Cell:
         else:
             context = Context(plan.name, run.job, self._state, self)
         run.context = context
+        variables.run(current.set, context)
         call = functools.partial(plan.function, *([context] if plan.is_bound else []), **arguments)
-        hooks = self._app.engine.hooks
         self._deadline = self._app.engine.clock.now() + plan.task.settings.soft_timeout
         self._run = run
-        if not hooks.middleware and not inspect.iscoroutinefunction(plan.function):
-            token = current.set(context)
-            try:
-                return self._in_call(call)
-            finally:
-                current.reset(token)
         if inspect.iscoroutinefunction(plan.function):
-            return self._runner.run(self._drive(run, context, call))
-        return self._call_within(context, call)
+            return self._runner.run(self._drive(run, self._await_within(context, call)), context=variables)
+        if self._app.engine.hooks.middleware:
+            return self._call_within(run, context, call, variables)
+        return variables.run(self._in_call, call)
 
-    def _call_within(self, context: Context, call: Callable[[], Any]) -> Any:
+    def _call_within(self, run: Run, context: Context, call: Callable[[], Any], variables: contextvars.Context) -> Any:
         """Middleware goes in and out on the loop; the task itself runs outside of it, where it may block."""
-        variables = contextvars.copy_context()
-        variables.run(current.set, context)
         stack = AsyncExitStack()
 
-        async def enter() -> None:
-            for middleware in self._app.engine.hooks.middleware:
-                await stack.enter_async_context(middleware(context))
+        def on_loop(coroutine: Coroutine[Any, Any, Any]) -> Any:
+            return self._runner.run(self._drive(run, coroutine), context=variables)
 
         async def leave(error: BaseException | None) -> bool | None:
             return await stack.__aexit__(type(error) if error else None, error, error.__traceback__ if error else None)
 
         value: Any = None
         try:
-            self._runner.run(enter(), context=variables)
+            on_loop(self._enter(stack, context))
             value = variables.run(self._in_call, call)
         except BaseException as error:
-            if not self._runner.run(leave(error), context=variables):
+            if not on_loop(leave(error)):
                 raise
         else:
-            self._runner.run(leave(None), context=variables)
+            on_loop(leave(None))
         return value
 
-    async def _drive(self, run: Run, context: Context, call: Callable[[], Any]) -> Any:
-        async def within() -> Any:
-            current.set(context)
-            async with AsyncExitStack() as stack:
-                for middleware in self._app.engine.hooks.middleware:
-                    await stack.enter_async_context(middleware(context))
-                return await call()
+    async def _await_within(self, context: Context, call: Callable[[], Any]) -> Any:
+        async with AsyncExitStack() as stack:
+            await self._enter(stack, context)
+            return await call()
 
-        run.driven = Driven(within(), memoryview(bytearray(4)).cast("i"), 0, asyncio.current_task())
-        if self._thrown is not None:
-            asyncio.get_running_loop().call_soon(self._throw_at_await, run.driven)
-        return await run.driven
+    async def _enter(self, stack: AsyncExitStack, context: Context) -> None:
+        for middleware in self._app.engine.hooks.middleware:
+            await stack.enter_async_context(middleware(context))
+
+    async def _drive(self, run: Run, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Await it. What is thrown meanwhile, or was and has not appeared yet, appears at its await."""
+        run.driven = Driven(coroutine, memoryview(bytearray(4)).cast("i"), 0, asyncio.current_task())
+        try:
+            if self._thrown is not None:
+                asyncio.get_running_loop().call_soon(self._throw_at_await)
+            return await run.driven
+        finally:
+            run.driven = None
 
     # ── what the task says and asks ──────────────────────────────────────────────────────────────────────────────────
 

@@ -118,14 +118,17 @@ class Supervisor:
         """Work until told to stop, and return the status of the process."""
         name_process(f"holdfast: supervisor {self.options.app}")
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._on_signal)
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+                loop.add_signal_handler(number, self._on_signal)
         loop.add_signal_handler(signal.SIGQUIT, self.tell_what_runs)
         services: list[asyncio.Task[Any]] = []
         try:
+            if self.options.reloads:
+                services.append(asyncio.create_task(self._reload()))
             if not await self._open():
                 return 0 if self._is_stopping and self.failure is None else 1
-            services = [asyncio.create_task(work) for work in self._services()]
+            services += [asyncio.create_task(work) for work in self._services()]
             self._on_start(self)
             await self._keep()
         finally:
@@ -135,7 +138,7 @@ class Supervisor:
             await asyncio.gather(*services, return_exceptions=True)
             if self._store is not None:
                 await self._store.close()
-                log.info("stopped")
+        log.info("stopped")  # not after an error, which is told by whoever called
         return 1 if self.failure else 0
 
     async def _open(self) -> bool:
@@ -143,10 +146,15 @@ class Supervisor:
         first = self._start_child()
         while first.hello is None:
             self._changed.clear()
-            if first.stage is Stage.GONE or self._is_stopping:
+            if self._is_stopping or (first.stage is Stage.GONE and not self.options.reloads):
                 self.failure = first.failure or self.failure
                 return False
-            await self._changed.wait()
+            if first in self._children:
+                await self._changed.wait()
+            elif self._start_after > time.monotonic():
+                await self._changed_before(self._start_after)
+            else:
+                first = self._start_child()
         if first.hello.url.startswith("memory:"):
             self.failure = "memory:// keeps jobs in one process only. Use sqlite:///… or postgresql://…."
             log.error("%s", self.failure)
@@ -169,7 +177,6 @@ class Supervisor:
             Pruner(store).run(),
             self._guarded(self._watch),
             self._guarded(self._look_at_sizes),
-            *([self._reload()] if self.options.reloads else []),
         ]
 
     async def _guarded(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -197,6 +204,8 @@ class Supervisor:
         self._give_up_at = time.monotonic() + self.options.grace + _LAST_WORDS
         self._changed.set()
         if self._signals == 1:
+            for ward in self._children:
+                ward.retire()  # at once, whatever is waited for before they are told to stop
             log.info("stopping: nothing more is claimed, what runs has %g s; again to stop at once", self.options.grace)
         else:
             log.warning("stopping at once: what runs is given back")
@@ -223,14 +232,19 @@ class Supervisor:
                     self._start_child()
                     continue
                 start_at = may_start_at
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout_at(None if start_at == math.inf else start_at):
-                    await self._changed.wait()
+            await self._changed_before(math.inf if start_at is None else start_at)
+
+    async def _changed_before(self, time: float) -> None:
+        """Wait for a change, but not for longer than this."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout_at(None if time == math.inf else time):
+                await self._changed.wait()
 
     def _start_child(self) -> Ward:
         self._number += 1
         self._started_at = time.monotonic()
-        ward = Ward(self.options.app, self.options.slots, self._number, self.options.log_level)
+        options = self.options
+        ward = Ward(options.app, options.slots, self._number, options.log_level, options.max_memory)
         ward.on_change = self._changed.set
         self._children.add(ward)
         life = asyncio.create_task(self._attend(ward))
@@ -355,6 +369,7 @@ class Supervisor:
                 pause = min(2 * pause, 2.0)
 
     async def _end_children(self) -> None:
+        self._give_up_at = min(self._give_up_at, time.monotonic() + self.options.grace + _LAST_WORDS)
         for ward in list(self._children):
             ward.stop(self.options.grace)
         deadline = self.options.grace + _LAST_WORDS
@@ -396,8 +411,11 @@ class Supervisor:
         while True:
             now = time.monotonic()
             for ward in list(self._children):
-                if ward.may_be_overdue(now):
-                    self._look_for_overdue(ward, now)
+                try:
+                    if ward.may_be_overdue(now):
+                        self._look_for_overdue(ward, now)
+                except Exception:  # the others are looked at all the same
+                    log.exception("child %d can't be watched", ward.number)
             await asyncio.sleep(_WATCH_EVERY)
 
     def _look_for_overdue(self, ward: Ward, now: float) -> None:
@@ -418,33 +436,39 @@ class Supervisor:
             for ward in list(self._children):
                 if ward.is_working:
                     flight = ward.flight()
-                    self._look_for_blocked(ward, flight, now)
+                    await self._look_for_blocked(ward, flight, now)
                     self._look_for_enough(ward, flight)
                     if now > ward.stop_by + _LAST_WORDS:
                         log.warning("child %d does not stop and is killed", ward.number)
                         ward.kill(Sentence.STOPPED)
 
     def _look_for_enough(self, ward: Ward, flight: Flight) -> None:
-        """Long jobs may finish in a child that is replaced: they would be stopped again and again."""
+        """Long jobs may finish in a child that is replaced: they would be stopped again and again.
+
+        There are no more such children than others: whoever is next works on until one of them has ended.
+        """
         most_jobs, most_memory = self.options.max_jobs, self.options.max_memory
         used = 0 if most_memory is None else resident_memory(ward.pid)
+        may_retire = sum(other.stage is Stage.RETIRING for other in self._children) < self.options.processes
         match ward.stage:
+            case Stage.WORKING | Stage.RETIRING if most_memory is not None and used > _FAR_TOO_MUCH * most_memory:
+                log.warning("child %d uses %d MB and must stop", ward.number, used // 1_000_000)
+                ward.stop(self.options.grace)
+            case Stage.WORKING if not may_retire:
+                return
             case Stage.WORKING if most_jobs is not None and flight.finished >= most_jobs:
                 log.info("child %d has done %d jobs and is replaced", ward.number, flight.finished)
                 ward.retire()
             case Stage.WORKING if most_memory is not None and used > most_memory:
                 log.warning("child %d uses %d MB and is replaced", ward.number, used // 1_000_000)
                 ward.retire()
-            case Stage.RETIRING if most_memory is not None and used > _FAR_TOO_MUCH * most_memory:
-                log.warning("child %d uses %d MB and must stop", ward.number, used // 1_000_000)
-                ward.stop(self.options.grace)
             case Stage.RETIRING if not flight.entries:
                 ward.stop(self.options.grace)
             case _:
                 return
         self._changed.set()
 
-    def _look_for_blocked(self, ward: Ward, flight: Flight, now: float) -> None:
+    async def _look_for_blocked(self, ward: Ward, flight: Flight, now: float) -> None:
         if not ward.working_since:
             if now - ward.put_to_work_at > _TELL_STARTING_AFTER and not ward.warned_at:
                 ward.warned_at = now
@@ -459,9 +483,20 @@ class Supervisor:
             ward.warned_at = now
             log.warning("child %d: its event loop has been blocked for %.0f s by %s", ward.number, blocked_for, who)
         # Without anything to run, too: it would never claim anything again.
-        if blocked_for > _REPLACE_BLOCKED_AFTER and (_others_wait(flight) or not flight.running):
+        if blocked_for > _REPLACE_BLOCKED_AFTER and (
+            _others_wait(flight) or not flight.running or await self._has_work()
+        ):
             log.error("child %d: blocked for %.0f s by %s, it is replaced", ward.number, blocked_for, who)
             ward.kill(Sentence.STUCK)
+
+    async def _has_work(self) -> bool:
+        """Whether something waits in a queue that is served here."""
+        try:
+            busy = await self.store.busy_queues()
+        except HoldfastError:
+            return False  # nobody could do it
+        slots = self.options.slots
+        return bool(busy if slots.serves_all else set(slots.queues).intersection(busy))
 
     # ── telling ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -495,10 +530,11 @@ async def _settle(settlements: list[Settlement], store: Store) -> None:
 
 
 def _others_wait(flight: Flight) -> bool:
+    """Whether it has jobs in hand that can't go on, or begin."""
     return any(
-        entry.slot != flight.on_cpu and entry.place is Place.LOOP
+        entry.phase is Phase.CLAIMED or (entry.phase is Phase.STARTED and entry.place is Place.LOOP)
         for entry in flight.entries
-        if entry.phase in (Phase.CLAIMED, Phase.STARTED)
+        if entry.slot != flight.on_cpu
     )
 
 

@@ -74,10 +74,11 @@ class Sentence(StrEnum):
 class Ward:
     """One child, its line, and its flight recorder."""
 
-    def __init__(self, app: str, slots: Slots, number: int, log_level: str) -> None:
+    def __init__(self, app: str, slots: Slots, number: int, log_level: str, max_memory: int | None = None) -> None:
         self._app = app
         self._slots = slots
         self._log_level = log_level
+        self._max_memory = max_memory
         self._memory: mmap.mmap | None = None
         self._line: Line | None = None
         self._process: asyncio.subprocess.Process | None = None
@@ -127,6 +128,7 @@ class Ward:
                 recorder=recorder,
                 number=self.number,
                 supervisor=os.getpid(),
+                max_memory=self._max_memory,
                 log_level=self._log_level,
             )
             self._process = await asyncio.create_subprocess_exec(
@@ -192,12 +194,14 @@ class Ward:
         """Let it finish what it has, however long that takes."""
         if self.stage is Stage.WORKING:
             self.stage = Stage.RETIRING
+            self._is_quiet = True
             self._say(Quiet())
 
     def stop(self, grace: float) -> None:
         """Let it finish. Nothing is lost if it does not."""
         if self.stage in (Stage.WORKING, Stage.RETIRING, Stage.SPARE):
             self.stage = Stage.SPARE if self.stage is Stage.SPARE else Stage.STOPPING
+            self._is_quiet = True  # it says so to the store by itself, which is no request of anybody's
             self.stop_by = time.monotonic() + grace
             self._say(Stop(grace))
         elif self.stage is Stage.STARTING:

@@ -82,7 +82,7 @@ def _shown_call(task: Task[Any, Any], payload: str) -> str:
 
 
 def _shown_value(task: Task[Any, Any], name: str, value: Any) -> str:
-    return "…" if name in task.settings.redact else _cut(msgspec.json.encode(value).decode())
+    return "…" if name in task.redact else _cut(msgspec.json.encode(value).decode())
 
 
 def _cut(text: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import ctypes
+import logging
 import threading
 import time
 from collections import deque
@@ -13,11 +14,17 @@ from queue import SimpleQueue
 from typing import Any, Final
 
 from holdfast.context import SoftTimeout
+from holdfast.outcome import Snooze
+
+log = logging.getLogger("holdfast.worker")
 
 _set_exception: Final = ctypes.pythonapi.PyThreadState_SetAsyncExc
 _set_exception.argtypes = (ctypes.c_ulong, ctypes.py_object)
 
 Answer = Callable[[Any, BaseException | None], None]
+
+_NO_THREAD_FOR: Final = 5.0
+"""Seconds after which a call for which no thread could be started is worth another try."""
 
 
 class _Swept(BaseException):
@@ -63,17 +70,42 @@ class Crew:
         self._busy = 0
         self._members: set[Member] = set()
         self._prompter = Prompter()
+        self._is_short = False
+        """The last thread that was wanted could not be started."""
 
     def start(self, call: Callable[[], Any], context: contextvars.Context, answer: Answer, soft_at: float) -> Work:
+        """Never raises: if the system gives no thread for it, the answer is that it has to wait."""
         work = Work(call, context, answer, soft_at)
+        try:
+            if self._busy >= len(self._members):
+                self._add_member()
+            self._prompter.start()
+        except RuntimeError as error:
+            self._refuse(work, error)
+            return work
         self._busy += 1
-        if self._busy > len(self._members):
-            member = Member(self)
-            self._members.add(member)
-            member.thread.start()
         self._inbox.put(work)
         self._prompter.expect(work)
         return work
+
+    def _add_member(self) -> None:
+        member = Member(self)
+        member.thread.start()
+        self._members.add(member)
+        self._is_short = False
+
+    def _refuse(self, work: Work, error: RuntimeError) -> None:
+        """No thread could be started. That is not the task's fault, so it is told to come again, uncharged."""
+        work.is_lost = True  # nobody has it who could be written off
+        if not self._is_short:
+            self._is_short = True
+            log.error(
+                "no thread can be started for a task, so its job is put off (%s). Lower --concurrency, or raise the "
+                "limits of threads and memory.",
+                error,
+            )
+        # Not here and now: whoever is answered may start the next one, and that one may be refused as well.
+        self._loop.call_soon(work.answer, None, Snooze(_NO_THREAD_FOR, f"no thread could be started for it: {error}"))
 
     def write_off(self, work: Work) -> None:
         """The call never ends. Its thread is lost, and another one may take its place."""
@@ -129,15 +161,19 @@ class Prompter:
         self._thread: threading.Thread | None = None
         self._is_closed = False
 
+    def start(self) -> None:
+        """Its thread is started when there is something to expect for the first time."""
+        if self._thread is None:
+            thread = threading.Thread(target=self._serve, name="holdfast-prompter", daemon=True)
+            thread.start()
+            self._thread = thread
+
     def expect(self, work: Work) -> None:
         with self._news:
             self._expected[work] = None
             if work.soft_at < self._wake_at:
                 self._wake_at = work.soft_at
                 self._news.notify()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._serve, name="holdfast-prompter", daemon=True)
-                self._thread.start()
 
     def forget(self, work: Work) -> None:
         with self._news:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
 from holdfast.worker.slots import Slots, share
@@ -20,6 +20,8 @@ _BEHIND_FOR: Final = 0.5
 """Seconds of work that are fetched behind other jobs of their order."""
 _FEWEST_BEHIND: Final = 16
 """So many at the least, unless they had to be given back: one order alone ends too few jobs to know their speed."""
+_TRAIN: Final = 8
+"""Jobs of one order that are wanted at once, where all jobs are under orders."""
 _LONGEST_REST: Final = 0.02
 """Seconds."""
 _WINDOW: Final = 0.02
@@ -52,6 +54,8 @@ class Demand:
         self._ahead = [0] * len(self._sizes)
         self._behind = [0] * len(self._sizes)
         """How many were fetched that could not start if there were a slot."""
+        self._followers = [0] * len(self._sizes)
+        """How many of those could by now."""
         self._finished = [0] * len(self._sizes)
         self._rates = [0.0] * len(self._sizes)
         self._busy = [0.0] * len(self._sizes)
@@ -66,6 +70,8 @@ class Demand:
         self._ahead_for = _AHEAD_FOR
         self._hopeful: dict[str, None] = {}
         self._renewed: set[str] = set()
+        self._ordered: set[str] = set()
+        """Queues that gave jobs under orders when they last gave any, and no others."""
         self._held_back: list[set[str]] = [set() for _ in self._sizes]
         """Queues that gave as many as could start at once, and may have more that must not be fetched ahead."""
         self._turns = [0] * len(self._sizes)
@@ -112,9 +118,9 @@ class Demand:
     def fetched(self, pool: int) -> None:
         self._ahead[pool] += 1
 
-    def dropped(self, pool: int) -> None:
+    def dropped(self, pool: int, *, is_follower: bool = False) -> None:
         """A job that was fetched will not be started here."""
-        self._ahead[pool] -= 1
+        (self._followers if is_follower else self._ahead)[pool] -= 1
 
     def overestimated(self, pool: int) -> None:
         """Some of those that were fetched ahead found no slot in time."""
@@ -127,7 +133,7 @@ class Demand:
     def came_forward(self, pool: int) -> None:
         """It can, from now on."""
         self._behind[pool] -= 1
-        self._ahead[pool] += 1
+        self._followers[pool] += 1
 
     def dropped_behind(self, pool: int) -> None:
         """It will not be started here."""
@@ -140,8 +146,8 @@ class Demand:
     def has_slot(self, pool: int) -> bool:
         return self._running[pool] < self._sizes[pool]
 
-    def started(self, pool: int) -> None:
-        self._ahead[pool] -= 1
+    def started(self, pool: int, *, is_follower: bool = False) -> None:
+        (self._followers if is_follower else self._ahead)[pool] -= 1
         self._running[pool] += 1
 
     def finished(self, pool: int, *, was_short: bool = True) -> None:
@@ -154,16 +160,19 @@ class Demand:
 
     def is_idle(self, pool: int) -> bool:
         """Whether it has nothing to do."""
-        return not self._running[pool] and not self._ahead[pool] and not self._behind[pool]
+        in_hand = self._ahead[pool], self._behind[pool], self._followers[pool]
+        return not self._running[pool] and not any(in_hand)
 
     def went_idle(self, pool: int, now: float) -> None:
         """The last of its jobs is over."""
         self._count_busy(now)
         self._idle_since[pool] = now
 
-    def came(self, queues: Iterable[str], now: float) -> None:
-        """Jobs of these queues have come, and are about to be fetched."""
+    def came(self, queues: Collection[str], now: float, ordered: Iterable[str] = ()) -> None:
+        """Jobs of these queues have come, and are about to be fetched. All of the `ordered` ones are under orders."""
         self._count_busy(now)
+        self._ordered.difference_update(queues)
+        self._ordered.update(ordered)
         for queue in queues:
             pool = self.pool_of(queue)
             if pool is not None and (since := self._idle_since[pool]) is not None:
@@ -186,8 +195,11 @@ class Demand:
             queues = [queue for queue in self._hopeful if self.pool_of(queue) == pool]
             if not queues:
                 continue
-            ahead = min(MOST_AHEAD, int(self._rates[pool] * self._ahead_for * self._trust[pool]))
+            ahead = self._most_ahead(pool)
+            # Followers have a share of the slots, and don't keep others from being fetched for theirs.
             room = size - self._running[pool] + ahead - self._ahead[pool]
+            if self._ordered.issuperset(queues):
+                room = self._room_for_trains(pool, room)
             # One claim for many jobs costs as much as one for few, so it is worth waiting until half of it is used up.
             if room > 0 and (room * 2 >= ahead or self._ahead[pool] == 0):
                 room = min(room, most)
@@ -195,6 +207,14 @@ class Demand:
                 wanted |= share(room, queues, self._turns[pool])
                 self._turns[pool] += 1
         return wanted
+
+    def _room_for_trains(self, pool: int, room: int) -> int:
+        """How much of this room is for the first jobs of trains: a few long trains cost less than many short ones."""
+        in_trains, most = self._behind[pool] + self._followers[pool], self._most_behind(pool)
+        free = self._sizes[pool] - self._running[pool]
+        if not in_trains:
+            return room
+        return min(room, max(free, int(most - in_trains) // _TRAIN)) if free or 2 * in_trains <= most else 0
 
     def at_once(self, wanted: Mapping[str, int]) -> dict[str, int]:
         """How many of those that were asked for could start when they come."""
@@ -214,11 +234,17 @@ class Demand:
         """
         pools = {self.pool_of(queue) for queue in wanted}
         room = 0
-        for pool, rate in enumerate(self._rates):
-            if pool in pools:
-                most_of_it = min(max(rate * _BEHIND_FOR, _FEWEST_BEHIND), MOST_BEHIND) * self._trust_behind[pool]
-                room += max(0, int(most_of_it) - self._behind[pool])
+        for pool in range(len(self._rates)):
+            # Where followers have to wait for slots, more of them would be of no use.
+            if pool in pools and self._followers[pool] <= max(self._most_ahead(pool), self._sizes[pool]):
+                room += max(0, int(self._most_behind(pool)) - self._behind[pool] - self._followers[pool])
         return max(0, min(room, most))
+
+    def _most_behind(self, pool: int) -> float:
+        return min(max(self._rates[pool] * _BEHIND_FOR, _FEWEST_BEHIND), MOST_BEHIND) * self._trust_behind[pool]
+
+    def _most_ahead(self, pool: int) -> int:
+        return min(MOST_AHEAD, int(self._rates[pool] * self._ahead_for * self._trust[pool]))
 
     def rest(self, asked: int, got: int, seconds: float) -> float:
         """How many seconds to let pass after a claim that took so many seconds, before the next one.

@@ -44,6 +44,7 @@ from holdfast.worker.recorder import Recorder
 from holdfast.worker.reporting import Reporting
 from holdfast.worker.slots import DEFAULT_CONCURRENCY, make_slots
 from holdfast.worker.station import Station, finish, slots_for
+from holdfast.worker.telling import tell_handlers_of_jobs
 
 log = logging.getLogger("holdfast.worker")
 
@@ -85,6 +86,7 @@ class EmbeddedWorker:
         await engine.declared()
         await engine.publish_tasks(engine.code_since)
         await engine.hooks.start(self._state)
+        tell_handlers_of_jobs()
         try:
             await self._begin()
         except BaseException:
@@ -111,7 +113,12 @@ class EmbeddedWorker:
         )
         reporting.attach(self._station)
         self._keeper = Keeper(engine, worker, self._station, recorder, self._slots.queues)
-        await self._keeper.start()
+        try:
+            await self._keeper.start()
+        except BaseException:
+            # It may be registered by now, or be about to: one that beats and claims nothing would mislead everybody.
+            await self._keeper.stop()
+            raise
         self._tasks = [
             asyncio.create_task(self._station.run(), name="holdfast-station"),
             asyncio.create_task(reporting.run(), name="holdfast-reporting"),
@@ -130,15 +137,25 @@ class EmbeddedWorker:
         while True:
             assert self._station is not None
             await _lost(self._station, self._tasks[0])
+            has_begun = False
+            while not has_begun:
+                has_begun = await self._try_to_begin_anew()
+
+    async def _try_to_begin_anew(self) -> bool:
+        """Whatever goes wrong is told, and may be tried again: nobody else looks after this worker."""
+        assert self._station is not None
+        try:
             self._station.quiet()
             self._station.drop_all()
             await self._stop_working(_LEAST_PATIENCE)
-            while not self._tasks:
-                try:
-                    await self._begin()
-                except HoldfastError as error:
-                    log.warning("this worker can't begin anew, trying again: %s", error)
-                    await asyncio.sleep(random.uniform(0.5, 1.5))
+            await self._begin()
+            return True
+        except HoldfastError as error:
+            log.warning("this worker can't begin anew, trying again: %s", error)
+        except Exception:
+            log.exception("this worker can't begin anew, trying again")
+        await asyncio.sleep(random.uniform(0.5, 1.5))
+        return False
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

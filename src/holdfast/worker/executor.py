@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import functools
+import time
 from collections.abc import Callable, Coroutine
 from contextlib import AsyncExitStack
 from typing import Any, Protocol
@@ -48,19 +49,22 @@ class Executor:
         self._solitude = solitude
         self._surroundings = surroundings
         self._loop = asyncio.get_running_loop()
+        self._variables = contextvars.copy_context()
+        """Each job has a copy, with what the hooks of on_startup have set. It is mostly started where another one has
+        just ended, whose variables are none of its business."""
         self._tasks: set[asyncio.Task[None]] = set()
         self.crew = Crew(self._loop)
         self.on_finish: Callable[[Run, Outcome], None] = lambda run, outcome: None
 
     def start(self, run: Run) -> None:
         if run.place is Place.LOOP:
-            run.handle = self._loop.create_task(self._on_loop(run))
+            run.handle = self._loop.create_task(self._on_loop(run), context=self._variables.copy())
         elif run.place is Place.PROCESS:
-            run.handle = self._loop.create_task(self._alone(run))
+            run.handle = self._loop.create_task(self._alone(run), context=self._variables.copy())
         elif self._hooks.middleware:
-            run.handle = self._loop.create_task(self._in_a_thread_within(run))
+            run.handle = self._loop.create_task(self._in_a_thread_within(run), context=self._variables.copy())
         else:
-            self._in_a_thread(run, functools.partial(self._report, run))
+            self._in_a_thread(run, functools.partial(self._report, run), self._variables.copy())
 
     def write_off(self, run: Run, outcome: Outcome) -> None:
         """It does not end. Say what came of it without waiting any longer."""
@@ -132,7 +136,9 @@ class Executor:
 
     # ── in a thread ──────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _in_a_thread(self, run: Run, answer: Callable[[Any, BaseException | None], None]) -> None:
+    def _in_a_thread(
+        self, run: Run, answer: Callable[[Any, BaseException | None], None], variables: contextvars.Context
+    ) -> None:
         try:
             run.refuse_if_stopped()
             plan, context = run.plan, self._context(run)
@@ -142,12 +148,12 @@ class Executor:
             self._loop.call_soon(answer, None, error)
             return
         call = functools.partial(plan.function, *([context] if plan.is_bound else []), **arguments)
-        variables = contextvars.copy_context()
         variables.run(current.set, context)
         run.work = self.crew.start(call, variables, answer, run.soft_at)
         run.stopper = run.work.throw
 
     async def _in_a_thread_within(self, run: Run) -> None:
+        """Middleware runs on the loop, so what is thrown at the run appears there, except while the thread has it."""
         value: Any = None
         failure: BaseException | None = None
 
@@ -162,16 +168,24 @@ class Executor:
                 else:
                     future.set_result((None, error))  # as a value: a future takes no StopIteration
 
-            self._in_a_thread(run, answer)
-            value, error = await asyncio.shield(future)
+            driven, run.driven = run.driven, None
+            try:
+                self._in_a_thread(run, answer, contextvars.copy_context())
+                value, error = await asyncio.shield(future)
+            finally:
+                run.driven, run.stopper = driven, None
             if error is not None:
                 raise error
             return value
 
+        alarm = self._loop.call_later(run.soft_at - time.monotonic(), run.time_out)
         try:
-            value = await self._within(run, wait())
+            run.refuse_if_stopped()
+            run.driven = driven = Driven(self._within(run, wait()), self._on_cpu, run.slot, run.handle)
+            value = await driven
         except BaseException as error:
             failure = error
+        alarm.cancel()
         self._report(run, value, failure)
 
     # ── alone ────────────────────────────────────────────────────────────────────────────────────────────────────────

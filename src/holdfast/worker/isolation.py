@@ -20,10 +20,10 @@ import msgspec
 
 from holdfast.context import SoftTimeout, Surroundings
 from holdfast.job import ClaimedJob, Failure, FailureKind
-from holdfast.outcome import Completed, Crashed, Interrupted, Outcome, Raised, Verdict, Withdrawn
+from holdfast.outcome import Completed, Crashed, Interrupted, Outcome, Raised, Unstarted, Verdict, Withdrawn
 from holdfast.worker import guilt
 from holdfast.worker.messages import Line
-from holdfast.worker.processes import how_it_ended, kill_group
+from holdfast.worker.processes import how_it_ended, kill_group, resident_memory
 from holdfast.worker.recorder import Recorder
 from holdfast.worker.runs import Run
 
@@ -71,6 +71,10 @@ class Down(msgspec.Struct, tag="down", frozen=True):
     reason: str
 
 
+class Unknown(msgspec.Struct, tag="unknown", frozen=True):
+    """There is no such task here: the files have changed since the worker has read them. The job has not begun."""
+
+
 class Begun(msgspec.Struct, tag="begun", frozen=True):
     """The job begins. Whatever happens to the process before this is not its doing."""
 
@@ -104,7 +108,7 @@ class Progress(msgspec.Struct, tag="progress", frozen=True):
 
 
 ToProcess = Begin | Throw | Leave
-FromProcess = Up | Down | Begun | Done | Committed | Ended | Stopped | Progress
+FromProcess = Up | Down | Unknown | Begun | Done | Committed | Ended | Stopped | Progress
 _to_process: Final = msgspec.json.Decoder(ToProcess)
 _from_process: Final = msgspec.json.Decoder(FromProcess)
 
@@ -132,18 +136,23 @@ class Settings(msgspec.Struct, frozen=True):
 
 
 class Isolation:
-    """The processes of one worker. Bounded by its slots. `locate` names the app for them."""
+    """The processes of one worker. Bounded by its slots.
+
+    `locate` names the app for them. One that uses more than `max_memory` bytes when its job is done gets no other one.
+    """
 
     def __init__(
         self,
         locate: Callable[[], str],
         recorder: Recorder,
         surroundings: Surroundings,
+        max_memory: int | None = None,
         idle_for: float = _IDLE_FOR,
     ) -> None:
         self._locate = locate
         self._recorder = recorder
         self._surroundings = surroundings
+        self._max_memory = max_memory
         self._idle_for = idle_for
         self._idle: list[Cell] = []
         self._leaving: dict[Cell, asyncio.Task[None]] = {}
@@ -162,8 +171,10 @@ class Isolation:
                     raise CantStart("it ended before the job began")
             return outcome
         except CantStart as error:
-            failure = Failure(FailureKind.ERROR, "CantStart", f"A process for this job could not be started: {error}")
-            return Raised(Verdict.TRANSIENT, failure)
+            if run.stop is not None:
+                return _never_begun(run)
+            message = f"A process for this job could not be started: {error}"
+            return Unstarted(Failure(FailureKind.WAITED, "CantStart", message))
         except asyncio.CancelledError:
             return Interrupted()
 
@@ -193,26 +204,40 @@ class Isolation:
         self._all.add(cell)
         try:
             await cell.start(self._locate())
-        except BaseException:
+        except BaseException as error:
             cell.kill()
             self._all.discard(cell)
+            if isinstance(error, OSError):  # no more processes, no more files
+                raise CantStart(str(error)) from error
             raise
         return cell, True
 
     def _put_away(self, cell: Cell) -> None:
-        if cell.is_alive and not cell.is_busy:
+        if not cell.is_alive or cell.is_busy:
+            cell.kill()
+            self._all.discard(cell)
+        elif cell.is_outdated or self._is_too_large(cell):
+            self._end(cell)
+        else:
             self._idle.append(cell)
             cell.idle_since = time.monotonic()
             asyncio.get_running_loop().call_later(self._idle_for, self._end_if_idle, cell)
-        else:
-            cell.kill()
-            self._all.discard(cell)
+
+    def _is_too_large(self, cell: Cell) -> bool:
+        if self._max_memory is None or (used := resident_memory(cell.pid)) <= self._max_memory:
+            return False
+        log.warning("process %d of isolated jobs uses %d MB and is replaced", cell.pid, used // 1_000_000)
+        return True
 
     def _end_if_idle(self, cell: Cell) -> None:
         if cell in self._idle and time.monotonic() - cell.idle_since >= self._idle_for * 0.9:
             self._idle.remove(cell)
-            self._leaving[cell] = task = asyncio.create_task(cell.leave(_LONGEST_END))
-            task.add_done_callback(lambda _: self._has_left(cell))
+            self._end(cell)
+
+    def _end(self, cell: Cell) -> None:
+        """In good order."""
+        self._leaving[cell] = task = asyncio.create_task(cell.leave(_LONGEST_END))
+        task.add_done_callback(lambda _: self._has_left(cell))
 
     def _has_left(self, cell: Cell) -> None:
         del self._leaving[cell]
@@ -237,6 +262,11 @@ class Isolation:
         try:
             while (text := await cell.hear()) is not None:
                 match heard_from_process(text):
+                    case Unknown():
+                        cell.is_busy = False
+                        cell.is_outdated = True
+                        message = f"The code on disk has no task {run.job.task!r}."
+                        return Unstarted(Failure(FailureKind.WAITED, "UnknownTask", message), is_unknown=True)
                     case Begun():
                         has_begun = True
                     case Progress(done, total, note):
@@ -293,6 +323,8 @@ class Cell:
         self._process: asyncio.subprocess.Process | None = None
         self._watch: asyncio.Task[None] | None = None
         self.is_busy = False
+        self.is_outdated = False
+        """It has other code than its worker. The next one reads the files anew."""
         self.idle_since = 0.0
 
     @property
@@ -316,10 +348,8 @@ class Cell:
                 stdin=asyncio.subprocess.DEVNULL,
                 start_new_session=True,
             )
-        except BaseException as error:
+        except BaseException:
             ours.close()
-            if isinstance(error, OSError):
-                raise CantStart(str(error)) from error
             raise
         finally:
             theirs.close()

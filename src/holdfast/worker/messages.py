@@ -58,6 +58,7 @@ class Hello(msgspec.Struct, tag="hello", frozen=True):
 
     url: str
     place: str
+    """Where the jobs are, for people."""
     tasks: list[str]
     retention: Retention
     schedules: dict[str, Plan]

@@ -19,11 +19,11 @@ import msgspec
 from holdfast.engine import Engine
 from holdfast.errors import HoldfastError, InvalidPayload
 from holdfast.job import ClaimedJob, Failure, FailureKind
-from holdfast.lifecycle import Bury, GiveBack, Transition
+from holdfast.lifecycle import Bury, GiveBack, Transition, pause_of
 from holdfast.outcome import Outcome, Raised
 from holdfast.store import PublishedTask
 from holdfast.worker.runs import Plan, Run
-from holdfast.worker.strangers import PATIENCE, pause_of
+from holdfast.worker.strangers import PATIENCE
 
 log = logging.getLogger("holdfast.worker")
 

@@ -8,11 +8,11 @@ import os
 import time
 import traceback
 from collections.abc import Callable
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from holdfast.breaker import Permit
-from holdfast.context import Context, SoftTimeout
+from holdfast.context import Context, SoftTimeout, TransactionalContext
 from holdfast.engine import Engine
 from holdfast.errors import InvalidPayload
 from holdfast.guard import causes
@@ -37,6 +37,11 @@ _frames: Final[dict[tuple[str, int, str, int], str]] = {}
 _PACKAGE: Final = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _MACHINERY: Final = tuple(os.path.join(_PACKAGE, part, "") for part in ("worker", "supervision"))
 """Files whose frames say nothing about a task."""
+_NO_TURN: Final = (
+    "Its soft timeout was over while it waited for others to leave ctx.tx room to open. Keep the transactions of tasks "
+    "short: do what is slow before the first statement."
+)
+_UNTIL_ANOTHER_TRY: Final = timedelta(seconds=1)
 ALONE_AFTER: Final = 2
 """Crashes after which a job is a suspect that runs alone."""
 
@@ -52,6 +57,7 @@ class Plan:
         "function",
         "hard",
         "is_bound",
+        "is_ordered",
         "is_transactional",
         "name",
         "place",
@@ -68,6 +74,7 @@ class Plan:
         self.name = task.name
         self.function: Callable[..., Any] = task.function
         self.is_bound = task.is_bound
+        self.is_ordered = settings.limits.order is not None
         self.is_transactional = settings.delivery is Delivery.TRANSACTIONAL
         self.signature: Signature = task.signature
         self.retry = settings.retry
@@ -144,6 +151,8 @@ class Run:
     """If it is a probe of its task's breaker."""
     fetched_at = 0.0
     """When it was fetched ahead, if there was no slot for it."""
+    is_follower = False
+    """It had to wait for another one of its order, which is completed."""
     is_taken = False
     """The job is not ours any more: nobody wants to know what comes of this."""
     is_committed = False
@@ -191,8 +200,8 @@ class Run:
         self.throw(asyncio.CancelledError("the timeout is over"))
 
     def time_out(self) -> None:
-        """The soft timeout is over. Threads are told of it by their own crew."""
-        if self.place is not Place.THREAD:
+        """The soft timeout is over. While a thread has it, that is told by its own crew."""
+        if self.place is not Place.THREAD or self.driven is not None:
             self.throw(SoftTimeout(f"the soft timeout of {self.plan.soft:g} s is over"))
 
 
@@ -210,6 +219,8 @@ def outcome_of(run: Run, error: BaseException, now: datetime) -> Outcome:
 
 def _outcome_of(run: Run, error: BaseException, now: datetime) -> Outcome:
     if _is_soft_timeout(error):
+        if _awaits_its_transaction(run):
+            return Raised(Verdict.SNOOZE, failure_of(error, FailureKind.WAITED, _NO_TURN), _UNTIL_ANOTHER_TRY)
         message = f"Its soft timeout of {run.plan.soft:g} s was over."
         return Raised(Verdict.TRANSIENT, failure_of(error, FailureKind.TIMEOUT, message))
     if isinstance(error, asyncio.CancelledError) and run.stop is not None:
@@ -229,6 +240,11 @@ def _outcome_of(run: Run, error: BaseException, now: datetime) -> Outcome:
     is_outage = breaker is not None and breaker.counts(error, verdict)
     waits_for = _breaker_of(error) if verdict is Verdict.BREAKER else None
     return Raised(verdict, failure_of(error, kind), None if delay is None else parse_span(delay), is_outage, waits_for)
+
+
+def _awaits_its_transaction(run: Run) -> bool:
+    """Its time is over because others have what it needs to begin with its transaction. That is no fault of its own."""
+    return isinstance(run.context, TransactionalContext) and run.context.tx.is_awaited
 
 
 def _breaker_of(error: BaseException) -> str | None:

@@ -11,6 +11,8 @@ from holdfast.store import check_name
 
 DEFAULT_CONCURRENCY: Final = 16
 MOST_SLOTS: Final = 10_000
+_MOST_DIGITS: Final = 9
+"""Of a number that is looked at: longer ones are too large anyway."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +77,16 @@ def parse_queues(texts: Iterable[str]) -> dict[str, int | None]:
     parsed: dict[str, int | None] = {}
     for text in texts:
         name, separator, number = text.rpartition("=") if "=" in text else (text, "", "")
+        if not name:
+            raise InvalidOption(f"--queue {text}: the name of the queue is missing. Write --queue high=4.")
         if separator and not (number.isascii() and number.isdigit()):
-            raise InvalidOption(f"--queue {text}: the number of slots is missing. Write --queue {name or 'high'}=4.")
+            raise InvalidOption(f"--queue {text}: the number of slots is missing. Write --queue {name}=4.")
+        size = int(number.lstrip("0")[:_MOST_DIGITS] or 0)
+        if separator and not 1 <= size <= MOST_SLOTS:
+            raise InvalidOption(f"--queue {text}: a queue has from 1 to {MOST_SLOTS:,} slots. Write --queue {name}=4.")
         if name in parsed:
             raise InvalidOption(f"--queue {name} is given twice. Give it once.")
-        parsed[name] = int(number) if separator else None
+        parsed[name] = size if separator else None
     return parsed
 
 

@@ -14,8 +14,9 @@ import logging
 import random
 import secrets
 import time
-from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping
+from itertools import chain
 from typing import Final
 from uuid import UUID
 
@@ -25,9 +26,10 @@ from holdfast.engine import Engine
 from holdfast.errors import HoldfastError, StoreError, WorkerDeclaredDead
 from holdfast.job import ClaimedJob, Delivery
 from holdfast.lifecycle import Complete, Transition
-from holdfast.outcome import Completed, Crashed, Interrupted, Outcome, Raised, Withdrawn
-from holdfast.store import HintKind, Settled, Settlement
+from holdfast.outcome import Completed, Crashed, Interrupted, Outcome, Raised, Unstarted, Withdrawn
+from holdfast.store import LARGEST_BATCH, HintKind, Settled, Settlement
 from holdfast.worker import guilt
+from holdfast.worker.ahead import Ahead
 from holdfast.worker.demand import LARGEST_CLAIM, MOST_AHEAD, MOST_BEHIND, Demand
 from holdfast.worker.executor import Executor
 from holdfast.worker.misfits import Misfits, is_misfit
@@ -48,6 +50,8 @@ _STALE_AFTER: Final = 0.5
 _STALE_BEHIND_AFTER: Final = 1.0
 """The same of one that waits behind another of its order. Nobody else could run it meanwhile."""
 _LONGEST_PAUSE: Final = 5.0
+_TELL_QUIET_AFTER: Final = 0.2
+"""Seconds of a stop that is over so soon that nobody needs to know of it."""
 _LAST_WORDS: Final = 2.0
 """Seconds for tasks that were interrupted to clean up."""
 _TOLERANCE: Final = 0.002
@@ -93,7 +97,7 @@ class Station:
         self._trains = Trains()
         self._settler = Settler(engine, self._settled)
         self._settler.is_awaited = self._trains.__bool__
-        self._ahead: list[deque[Run]] = [deque() for _ in slots.pools]
+        self._ahead = [Ahead() for _ in slots.pools]
         self._running: dict[int, Run] = {}
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
@@ -105,6 +109,8 @@ class Station:
         self._isolates_suspects = isolates_suspects
         self._alarm: asyncio.TimerHandle | None = None
         self._soft_at = NEVER
+        self._tells_all = log.isEnabledFor(logging.DEBUG)
+        """Also of jobs that go well. Looked up now and then, not for each of tens of thousands in a second."""
         self.finished = 0
         self.is_declared_dead = asyncio.Event()
         """The store has taken this worker for dead: all that it does is in vain."""
@@ -142,10 +148,12 @@ class Station:
         """Claim nothing more; give back what has not started; what runs goes on."""
         self._is_quiet = True
         self._wake.set()
-        for pool in self._ahead:
-            while pool:
-                self._give_back(pool.popleft())
-        self._break_off(self._trains.all())
+        self._return(lambda _: True)
+
+    async def tell_quiet(self) -> None:
+        """Make known that this worker claims nothing more: a job that waits is not the next for it."""
+        with contextlib.suppress(HoldfastError):
+            await self._engine.store.quiet(self._worker)
 
     async def drain(self) -> None:
         """Wait until nothing runs or is on its way here, and everything is settled. Only once it is quiet."""
@@ -165,8 +173,10 @@ class Station:
 
     def cancel(self, ids: Iterable[UUID]) -> None:
         """Their cancellation was asked for."""
-        for run in self._runs_of(ids):
+        wanted = frozenset(ids)
+        for run in self._runs_of(wanted):
             run.cancel("")
+        self._return(_asked_for(wanted))
 
     def drop(self, claims: Mapping[UUID, UUID]) -> None:
         """These jobs, under these tokens, are not ours any more: what comes of them is nobody's business.
@@ -177,6 +187,10 @@ class Station:
             if claims[run.job.id] == run.job.token:
                 run.is_taken = True
                 run.interrupt()
+        for run in self._take_out(lambda job: claims.get(job.id) == job.token):
+            self._recorder.settled(run.slot)
+            self._break_off(self._trains.all_after(run.slot))
+        self._look_idle()
 
     def drop_all(self) -> None:
         """None of our jobs is ours any more."""
@@ -191,6 +205,25 @@ class Station:
     def _runs_of(self, ids: Iterable[UUID]) -> list[Run]:
         wanted = frozenset(ids)
         return [run for run in list(self._running.values()) if run.job.id in wanted]
+
+    def _waiting(self) -> list[Run]:
+        """What is in hand and has not started."""
+        return [*chain.from_iterable(self._ahead), *self._trains]
+
+    def _take_out(self, is_wanted: Callable[[ClaimedJob], bool]) -> list[Run]:
+        """Jobs that have not started. They wait no more; those behind them do."""
+        ahead = [run for ahead in self._ahead for run in ahead.take(is_wanted)]
+        for run in ahead:
+            self._demand.dropped(run.pool, is_follower=run.is_follower)
+        behind = self._trains.take(is_wanted)
+        for run in behind:
+            self._demand.dropped_behind(run.pool)
+        return ahead + behind
+
+    def _return(self, is_wanted: Callable[[ClaimedJob], bool]) -> None:
+        """Give back jobs that have not started: the store knows what is to become of them."""
+        for run in self._take_out(is_wanted):
+            self._settle(run.slot, run.job, lifecycle.GiveBack())
 
     def before_settling(self, last_words: LastWords) -> None:
         """Do this before each batch of settlements."""
@@ -236,7 +269,8 @@ class Station:
             if jobs:
                 now = time.monotonic()
                 self._demand.took(now - asked_at)
-                self._demand.came(got, now)
+                others = {job.queue for job in jobs if not (job.is_lined and self._is_ordered(job))}
+                self._demand.came(got, now, got.keys() - others)
             lined: dict[int, int] = {}
             for job in jobs:
                 self._take(job, lined)
@@ -246,6 +280,10 @@ class Station:
             self._look_idle()
         self._demand.answered(wanted, got, at_once)
         return len(jobs)
+
+    def _is_ordered(self, job: ClaimedJob) -> bool:
+        plan = self._plans.of(job.task)
+        return plan is not None and plan.is_ordered
 
     def _take(self, job: ClaimedJob, lined: dict[int, int]) -> None:
         """`lined`: the slots of those that stand in lines, by their ids. As numbers, whose hash costs less."""
@@ -273,8 +311,7 @@ class Station:
         elif job.delivery is Delivery.AT_MOST_ONCE:
             self._give_back(run)  # whatever is held and has not started could be lost with this process
         else:
-            run.fetched_at = time.monotonic()
-            self._ahead[pool].append(run)
+            self._ahead[pool].add(run, time.monotonic())
 
     def _turn_away(self, job: ClaimedJob, plan: Plan | None, lined: dict[int, int]) -> None:
         slot = self._recorder.claimed(job, Strangers.described)
@@ -287,7 +324,7 @@ class Station:
 
     def _give_back(self, run: Run) -> None:
         """It was fetched, and will not be started here."""
-        self._demand.dropped(run.pool)
+        self._demand.dropped(run.pool, is_follower=run.is_follower)
         self._settle(run.slot, run.job, lifecycle.GiveBack())
 
     def _break_off(self, runs: Iterable[Run]) -> None:
@@ -298,12 +335,12 @@ class Station:
 
     def _follow(self, run: Run) -> None:
         """What it was behind is completed."""
+        run.is_follower = True
         self._demand.came_forward(run.pool)
         if self._demand.has_slot(run.pool) and not self._ahead[run.pool]:
             self._start(run)
         else:
-            run.fetched_at = time.monotonic()  # it has only waited for a slot since now
-            self._ahead[run.pool].append(run)
+            self._ahead[run.pool].add(run, time.monotonic())  # it has only waited for a slot since now
 
     # ── running ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -312,15 +349,15 @@ class Station:
         breaker = run.plan.breaker
         if breaker is not None and (answer := self._turnstile.look(breaker)) is not PASS:
             if isinstance(answer, Wait):
-                self._demand.dropped(run.pool)
+                self._demand.dropped(run.pool, is_follower=run.is_follower)
                 self._settle(run.slot, run.job, held_back(run.job, breaker, answer))
                 return False
-            self._demand.started(run.pool)
+            self._demand.started(run.pool, is_follower=run.is_follower)
             run.begin_at(time.monotonic())
             self._running[run.slot] = run
             self._turnstile.ask(run, breaker)
             return True
-        self._demand.started(run.pool)
+        self._demand.started(run.pool, is_follower=run.is_follower)
         self._begin(run)
         return True
 
@@ -361,7 +398,12 @@ class Station:
         if self.finished == 1:
             self._recorder.counted(1)  # if this process dies now, it has not died for nothing
         del self._running[run.slot]
-        self._demand.finished(pool, was_short=run.place is not Place.PROCESS)
+        is_alone = run.place is Place.PROCESS
+        self._demand.finished(pool, was_short=not is_alone)
+        if is_alone and not isinstance(outcome, Unstarted):
+            self._strangers.recognise(job.task)
+        if self._tells_all and isinstance(outcome, Completed) and (run.is_committed or not run.is_taken):
+            log.debug("%s %s is completed after %.3f s", job.task, job.id, time.monotonic() - run.started_at)
         breaker = run.plan.breaker
         wait = None if breaker is None else self._turnstile.finished(run, breaker, outcome)
         if run.is_taken:
@@ -373,6 +415,8 @@ class Station:
             self._settle(run.slot, job, wait)
         elif isinstance(outcome, Raised) and is_misfit(run, outcome):
             self._misfits.add(run, outcome)
+        elif isinstance(outcome, Unstarted) and outcome.is_unknown:
+            self._settle(run.slot, job, self._strangers.turn_away(job, "in the code on disk"))
         else:
             self._settle(run.slot, job, self._decide(run, outcome))
         self._go_on(pool)
@@ -380,9 +424,9 @@ class Station:
     def _go_on(self, pool: int) -> None:
         """A slot is free: the next one may start."""
         ahead = self._ahead[pool]
-        if ahead and ahead[0].job.is_lined:
+        if ahead.has_lined:
             self._give_back_late_ones(ahead)
-        while ahead and not self._start(ahead.popleft()):
+        while ahead and not self._start(ahead.next()):
             pass
         if not ahead and self._demand.is_idle(pool):
             self._demand.went_idle(pool, time.monotonic())
@@ -391,11 +435,10 @@ class Station:
         if self._is_asleep:
             self._wake.set()
 
-    def _give_back_late_ones(self, ahead: deque[Run]) -> None:
+    def _give_back_late_ones(self, ahead: Ahead) -> None:
         """A rate allows for a short wait between claim and start, and the loop may have been blocked for longer."""
-        now = time.monotonic()
-        while ahead and ahead[0].job.is_lined and now - ahead[0].fetched_at > _STALE_AFTER:
-            self._give_back(ahead.popleft())
+        for run in ahead.added_before(time.monotonic() - _STALE_AFTER, is_lined=True):
+            self._give_back(run)
 
     def _decide(self, run: Run, outcome: Outcome) -> Transition:
         if isinstance(outcome, Completed):
@@ -468,6 +511,8 @@ class Station:
                 async with self._engine.store.changes([HintKind.WORK, HintKind.CONTROL, HintKind.CANCEL]) as hints:
                     await self._look_for_queues()
                     async for hint in hints:
+                        if hint.kind is HintKind.CONTROL:
+                            await self._look_for_pauses(hint.queues)
                         if hint.kind is HintKind.CANCEL:
                             await self._look_for_cancellations(hint.ids)
                         elif hint.queues:
@@ -494,11 +539,21 @@ class Station:
         self._wake.set()
 
     async def _look_for_cancellations(self, ids: frozenset[UUID]) -> None:
-        mine = [run.job.id for run in self._running.values() if not ids or run.job.id in ids]
-        for record in await self._engine.store.get(mine) if mine else []:
-            if record.cancel_requested_at is not None:
-                for run in self._runs_of([record.id]):
-                    run.cancel(record.cancel_reason or "")
+        runs = [*self._running.values(), *self._waiting()]
+        mine = [run.job.id for run in runs if not ids or run.job.id in ids]
+        for start in range(0, len(mine), LARGEST_BATCH):
+            records = await self._engine.store.get(mine[start : start + LARGEST_BATCH])
+            asked = {record.id: record.cancel_reason or "" for record in records if record.cancel_requested_at}
+            for run in self._runs_of(asked):
+                run.cancel(asked[run.job.id])
+            self._return(_asked_for(asked))
+
+    async def _look_for_pauses(self, queues: frozenset[str]) -> None:
+        """What has not started yet, of queues that are paused now, is given back."""
+        concerned = {run.job.queue for run in self._waiting()}
+        if concerned & queues if queues else concerned:
+            paused = {queue.name for queue in await self._engine.store.queues() if queue.is_paused}
+            self._return(lambda job: job.queue in paused)
 
     async def _turn(self) -> None:
         """Show that the loop comes round, and give back what has waited too long for a slot."""
@@ -506,11 +561,15 @@ class Station:
             now = time.monotonic()
             overdue_at = min((run.started_at + run.plan.hard for run in self._running.values()), default=NEVER)
             self._recorder.turned(now, self.finished, overdue_at)
+            self._tells_all = log.isEnabledFor(logging.DEBUG)
             for pool, ahead in enumerate(self._ahead):
-                if ahead and now - ahead[0].fetched_at > _STALE_AFTER:
+                late = ahead.added_before(now - _STALE_AFTER)
+                if any(not run.is_follower for run in late):
                     self._demand.overestimated(pool)
-                while ahead and now - ahead[0].fetched_at > _STALE_AFTER:
-                    self._give_back(ahead.popleft())
+                if any(run.is_follower for run in late):
+                    self._demand.overestimated_behind(pool)
+                for run in late:
+                    self._give_back(run)
             if self._trains:
                 for pool in self._trains.pools_waiting_since(now - _STALE_BEHIND_AFTER / 2):
                     self._demand.overestimated_behind(pool)
@@ -534,11 +593,16 @@ class Station:
                 )
 
 
+def _asked_for(ids: Container[UUID]) -> Callable[[ClaimedJob], bool]:
+    return lambda job: job.id in ids
+
+
 async def finish(station: Station, grace: float) -> None:
     """Let what runs come to its end; after the grace period, stop it. What does not stop even then is left."""
     station.quiet()
     # Not asyncio.timeout: in a task that was cancelled, that of Python 3.11.2 passes its own cancellation on.
     draining = asyncio.create_task(station.drain())
+    telling = asyncio.create_task(_tell_quiet_if_it_takes_long(station))
     try:
         for patience in (grace, _LAST_WORDS):
             is_done, _ = await asyncio.wait([draining], timeout=patience)
@@ -548,10 +612,16 @@ async def finish(station: Station, grace: float) -> None:
             station.interrupt()
     finally:
         draining.cancel()
+        telling.cancel()
+
+
+async def _tell_quiet_if_it_takes_long(station: Station) -> None:
+    await asyncio.sleep(_TELL_QUIET_AFTER)
+    await station.tell_quiet()
 
 
 def _tell(run: Run, outcome: Outcome, transition: Transition) -> None:
-    """One line for everything that did not go well."""
+    """One line for everything that did not go well. What did is told in `_finish`, if anybody wants to know."""
     job = run.job
     match outcome:
         case Raised(verdict, failure):
@@ -577,6 +647,15 @@ def _tell(run: Run, outcome: Outcome, transition: Transition) -> None:
             log.info("%s %s was cancelled", job.task, job.id)
         case Interrupted():
             log.info("%s %s was stopped and given back", job.task, job.id)
+        case Unstarted(failure):
+            what = failure.message.partition("\n")[0][:300]
+            match transition:
+                case lifecycle.GiveBack(delay=delay):
+                    log.warning(
+                        "%s %s was not started, again in %g s: %s", job.task, job.id, delay.total_seconds(), what
+                    )
+                case _:
+                    log.error("%s %s is dead, and was never started: %s", job.task, job.id, what)
         case Crashed(failure):
             log.error("%s %s: %s", job.task, job.id, failure.message)
         case Completed():

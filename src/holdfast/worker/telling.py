@@ -45,3 +45,14 @@ def set_up_logging(level: str, who: str) -> None:
     if not root.handlers:
         root.addHandler(handler)
     root.setLevel(level)
+
+
+def tell_handlers_of_jobs() -> None:
+    """Let the handlers that an app has set up by now have the job in their records, too. Once more does no harm.
+
+    Not by the records' factory: whatever that puts there, nobody could say with `extra=` any more.
+    """
+    for logger in (logging.getLogger(), *logging.Logger.manager.loggerDict.values()):
+        for handler in logger.handlers if isinstance(logger, logging.Logger) else ():
+            if not any(isinstance(each, JobFilter) for each in handler.filters):
+                handler.addFilter(JobFilter())

@@ -5,6 +5,9 @@ Completed means that the store has said so: if this process dies, none of them h
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+
+from holdfast.job import ClaimedJob
 from holdfast.worker.runs import Run
 
 
@@ -37,10 +40,15 @@ class Trains:
             slot = run.slot
         return found
 
-    def all(self) -> list[Run]:
-        """Everybody, in the order of each train. They wait no more."""
-        waiting = {run.slot for run in self._behind.values()}
-        return [run for slot in [*self._behind] if slot not in waiting for run in self.all_after(slot)]
+    def take(self, is_wanted: Callable[[ClaimedJob], bool]) -> list[Run]:
+        """Those that are wanted, in the order of each train. They wait no more; others behind them do."""
+        found = {slot: run for slot, run in self._behind.items() if is_wanted(run.job)}
+        for slot in found:
+            del self._behind[slot]
+        return list(found.values())
+
+    def __iter__(self) -> Iterator[Run]:
+        return iter(self._behind.values())
 
     def fetched_before(self, time: float) -> list[Run]:
         """Everybody who was fetched before this, in the order of each train. They wait no more."""
