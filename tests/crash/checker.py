@@ -7,6 +7,7 @@
     doubled    started again after it had reached a final state
     repeated   at-most-once, and started more than once
     charged    more attempts were charged than it has failed by itself
+    rewritten  what it wrote through ctx.tx is not there exactly once, see tests/worker/test_ledger.py
     crowded, hasty, disordered: a limit, a rate or an order was passed, see traffic_checker.py
 
 Recovery is how long it took from the kill of a process until each job that ran in it ran again. What is promised of it
@@ -59,6 +60,7 @@ PROMISES: Final = (
     "doubled",
     "repeated",
     "charged",
+    "rewritten",
     "crowded",
     "hasty",
     "disordered",
@@ -84,6 +86,7 @@ class Findings:
     doubled: list[UUID] = field(default_factory=list)
     repeated: list[UUID] = field(default_factory=list)
     charged: list[UUID] = field(default_factory=list)
+    rewritten: list[UUID] = field(default_factory=list)
     crowded: list[UUID] = field(default_factory=list)
     hasty: list[UUID] = field(default_factory=list)
     disordered: list[UUID] = field(default_factory=list)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,15 +16,15 @@ from holdfast import Job, JobState
 from tests.crash.checker import PROMISED, Fate
 from tests.crash.killing import SLACK, check_promises, findings_of, kill
 from tests.crash.rounds import IS_THOROUGH
-from tests.crash.traffic_checker import Bounds, LimitBound, RateBound, used
+from tests.crash.traffic_checker import Bounds, LimitBound, RateBound, mostly_used, used
 from tests.worker.database import LIMITED_DATABASES, database
 from tests.worker.history import History
-from tests.worker.limited import MOST, PER, RATE, make_app
+from tests.worker.limited import MOST, PER, RATE, SHORT, make_app
 from tests.worker.program import Client, Program, client_of, until
 
 APP = "tests.worker.limited:hf"
-MOMENT = 0.15
-"""Seconds by which each window may begin late: for a machine on which all tests run at once. The long form has none."""
+WINDOWS = {"rated": PER, "rated_shortly": SHORT}
+"""Seconds in which each of these tasks starts so many of a key."""
 
 
 @pytest.fixture(params=LIMITED_DATABASES)
@@ -54,8 +55,9 @@ class Crowd:
     def limited(self, key: str, count: int, seconds: float = 0.0) -> None:
         self.add_many("limited", count, Bounds(LimitBound(f"limited {key}", MOST)), key=key, seconds=seconds)
 
-    def rated(self, key: str, count: int) -> None:
-        self.add_many("rated", count, Bounds(rate=RateBound(f"rated {key}", RATE, PER)), key=key)
+    def rated(self, task: str, key: str, windows: int) -> None:
+        bound = RateBound(f"{task} {key}", RATE, WINDOWS[task])
+        self.add_many(task, windows * RATE, Bounds(rate=bound), key=key)
 
     def ordered(self, key: str, failures: int = 0) -> None:
         self.add("ordered", Bounds(order=f"ordered {key}"), key=key, failures=failures)
@@ -111,24 +113,28 @@ def test_workers_that_race_pass_no_limit_and_keep_every_order(client: Client) ->
     assert len({event.pid for event in client.history.read("start")}) >= 3, "they did race"
 
 
+@pytest.mark.serial  # else it would measure what the other tests leave of the machine
 def test_workers_that_race_pass_no_rate_and_use_nearly_all_of_it(client: Client) -> None:
-    crowd, windows = Crowd(client), 20 if IS_THOROUGH else 4
+    crowd, windows = Crowd(client), 20 if IS_THOROUGH else 3
     with ExitStack() as stack:
         workers(stack, client, 2, "-p", "1", "-c", "12")
         for key in "ab":
-            crowd.rated(key, windows * RATE)
+            for task, per in WINDOWS.items():
+                crowd.rated(task, key, int(windows * PER / per))
         client.ends_of(crowd.jobs, 4 * windows * PER + 60)
         findings = findings_of(client, crowd.jobs, crowd.bounds, lateness_of(client, crowd.jobs))
     assert findings.broken == {}
     # By the store's clock no window may be passed at all.
-    claims: dict[str, list[float]] = {}
+    claims: dict[tuple[str, str], list[float]] = {}
     for record in client.records(crowd.jobs):
         assert record.started_at is not None
-        claims.setdefault(record.args["key"], []).append(record.started_at.timestamp())
-    for times in claims.values():
+        claims.setdefault((record.task, record.args["key"]), []).append(record.started_at.timestamp())
+    for (task, _), times in claims.items():
         times.sort()
-        assert all(later - first >= PER for first, later in zip(times, times[RATE:], strict=False))
-        assert used(times, RATE, PER, slack=0.0 if IS_THOROUGH else MOMENT) >= 0.95
+        per = WINDOWS[task]
+        assert all(later - first >= per for first, later in zip(times, times[RATE:], strict=False))
+        assert mostly_used(times, RATE, per) >= 0.95, task
+        assert not IS_THOROUGH or used(times, RATE, per) >= 0.95, "the machine is idle but for this test"
 
 
 def test_a_tenant_with_ten_jobs_is_done_long_before_one_with_thousands(client: Client) -> None:
@@ -138,13 +144,17 @@ def test_a_tenant_with_ten_jobs_is_done_long_before_one_with_thousands(client: C
         workers(stack, client, 2, "-p", "1", "-c", "4")
         client.started(large[0])
         small = client.enqueue_many("fair", 10, tenant="small")
+        enqueued_at = time.monotonic()
         client.ends_of(small)
         client.ends_of(large)
-    order = [event.job for event in client.history.read("start")]
+    starts = client.history.read("start")
+    order = [event.job for event in starts]
     waited = order.index(small[-1].id) - order.index(small[0].id)
     assert waited < 200, "each of them waited for about one of the others"
-    ends = [event.job for event in client.history.read("end")]
-    assert len(ends) - max(ends.index(job.id) for job in small) > len(large) / 3
+    # Counted from when they were there: a slow machine may have run many before.
+    before = sum(event.at < enqueued_at for event in starts)
+    assert before < len(large) * 9 / 10, "the others had something to do"
+    assert max(order.index(job.id) for job in small) - before < 300
 
 
 # ── kills ────────────────────────────────────────────────────────────────────────────────────────────────────────────

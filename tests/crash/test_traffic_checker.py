@@ -7,7 +7,17 @@ from uuid import UUID
 import pytest
 
 from tests.crash.checker import Fate, check
-from tests.crash.traffic_checker import Bounds, LimitBound, RateBound, crowded, disordered, hasty, runs_of, used
+from tests.crash.traffic_checker import (
+    Bounds,
+    LimitBound,
+    RateBound,
+    crowded,
+    disordered,
+    hasty,
+    mostly_used,
+    runs_of,
+    used,
+)
 from tests.worker.history import KILL, Event
 
 FIRST, SECOND, THIRD = (UUID(int=number) for number in (1, 2, 3))
@@ -121,4 +131,8 @@ def test_the_whole_checker_names_them() -> None:
 def test_how_much_of_a_rate_was_used_is_told_by_when_the_last_one_started() -> None:
     assert used([0, 1, 10, 11, 20, 21], most=2, per=10) == 1.0
     assert used([0, 1, 12, 13, 25, 26], most=2, per=10) == 20 / 25
-    assert used([0, 1, 12, 13, 25, 26], most=2, per=10, slack=2) == 20 / 21
+
+
+def test_a_window_that_began_late_does_not_count_if_most_of_them_did_not() -> None:
+    assert mostly_used([0, 10, 20, 80, 90, 100], most=1, per=10) == 1.0
+    assert mostly_used([0, 12, 24, 36, 46], most=1, per=10) == 10 / 12

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import median
 from uuid import UUID
 
 from tests.worker.history import KILL, Event
@@ -109,12 +110,17 @@ def disordered(bounds: Mapping[UUID, Bounds], runs: Sequence[Run]) -> list[UUID]
     return found
 
 
-def used(starts: Iterable[float], most: int, per: float, slack: float = 0.0) -> float:
+def used(starts: Iterable[float], most: int, per: float) -> float:
     """Which part of a rate was used while work waited: 1.0 if each started as soon as it could.
 
-    From the last of the first window on: how fast these came is up to how many could be run at once. `slack` are
-    seconds of each window that are not counted.
+    From the last of the first window on: how fast these came is up to how many could be run at once.
     """
     ordered = sorted(starts)
     windows = len(ordered) / most - 1
-    return per * windows / (ordered[-1] - ordered[most - 1] - slack * windows)
+    return per * windows / (ordered[-1] - ordered[most - 1])
+
+
+def mostly_used(starts: Iterable[float], most: int, per: float) -> float:
+    """The same by the window in the middle: a machine that stands still now and then does not count against it."""
+    ordered = sorted(starts)
+    return per / median(later - first for first, later in zip(ordered, ordered[most:], strict=False))
