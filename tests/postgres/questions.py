@@ -100,6 +100,7 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "publish_tasks": [["task"], ["{}"], None, None],
         "queues": [],
         "quiet": [WORKER],
+        "reached_turns": [[LINED_QUEUE]],
         "ready_in_lines": [LINED_QUEUE, lines, ones, 0],
         "record_failures": [_json([_failure(id) for id in active])],
         "record_ticks": [[TASK] * batch, list(range(batch)), finished],
