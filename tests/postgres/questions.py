@@ -162,6 +162,8 @@ def _traffic(batch: int) -> list[object]:
         ones,
         0,
         [LINED_QUEUE],
+        LINED_QUEUE,
+        10**6,
     ]
 
 
