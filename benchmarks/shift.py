@@ -7,9 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from benchmarks.site import Sample, Site
@@ -30,14 +31,11 @@ def running_worker(site: Site, processes: int, *options: str) -> Iterator[subpro
 
 
 @contextmanager
-def running_programs(site: Site, processes: int) -> Iterator[None]:
+def running_programs(site: Site, processes: int) -> Iterator[list[subprocess.Popen[bytes]]]:
     """As many limit programs."""
-    if processes == 0:
-        yield
-        return
-    with _running([sys.executable, "-m", "benchmarks.program", site.url], site):
-        with running_programs(site, processes - 1):
-            yield
+    with ExitStack() as programs:
+        command = [sys.executable, "-m", "benchmarks.program", site.url]
+        yield [programs.enter_context(_running(command, site)) for _ in range(processes)]
 
 
 @contextmanager
@@ -45,28 +43,34 @@ def _running(command: list[str], site: Site) -> Iterator[subprocess.Popen[bytes]
     environment = {**os.environ, "HOLDFAST_URL": site.url}
     # A user's worker has compiled modules. Without them the processes that come later would compile during the run.
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    process = subprocess.Popen(command, cwd=_ROOT, env=environment, stderr=subprocess.DEVNULL)
-    try:
-        yield process
-    finally:
-        process.send_signal(signal.SIGTERM)
+    with tempfile.TemporaryFile() as said:
+        process = subprocess.Popen(command, cwd=_ROOT, env=environment, stderr=said)
         try:
-            process.wait(30)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+            yield process
+            if process.poll() is not None:
+                said.seek(0)
+                words = said.read().decode(errors="replace")
+                raise RuntimeError(f"{' '.join(command[1:])} has ended by itself:\n{words}")
+        finally:
+            process.send_signal(signal.SIGTERM)
+            try:
+                process.wait(30)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
-async def wait_until_done(site: Site) -> None:
-    """Without disturbing much: now and then a look at the newest that is left."""
+async def wait_until_done(site: Site, *working: subprocess.Popen[bytes]) -> None:
+    """Without disturbing much: now and then a look at the newest that is left. Not if one of these has ended."""
     store = site.make_store()
     try:
         deadline = time.monotonic() + _PATIENCE
-        while time.monotonic() < deadline:
+        while all(process.poll() is None for process in working):
+            if time.monotonic() > deadline:
+                raise TimeoutError("The jobs are not done.")
             await asyncio.sleep(0.2)
             if not (await store.page(_UNFINISHED, None, 1)).jobs:
                 return
-        raise TimeoutError("The jobs are not done.")
     finally:
         await store.close()
 

@@ -92,10 +92,10 @@ def _through_the_worker(kind: str, keys: int, jobs: int) -> Side:
     """It runs already when the first job is enqueued, and is done when the last one is settled."""
 
     def side(site: Site) -> Sample:
-        with running_worker(site, 1):
+        with running_worker(site, 1) as worker:
             run(_until_there(site))
             run(_enqueue(site, kind, keys, jobs))
-            run(wait_until_done(site))
+            run(wait_until_done(site, worker))
         return run(span_of(site))
 
     return side
@@ -113,7 +113,8 @@ async def _until_there(site: Site) -> None:
 
 async def _enqueue(site: Site, kind: str, keys: int, jobs: int) -> None:
     hf = Holdfast(site.url, queues=[Queue(QUEUE, bound=BOUND)])
-    task: Any = hf.task(name=kind, **KINDS[kind])(getattr(benchmarks.jobs, kind).function)
+    options: dict[str, Any] = {"name": kind, **KINDS[kind]}
+    task: Any = hf.task(**options)(getattr(benchmarks.jobs, kind).function)
     async with hf:
         for first in range(0, jobs, _BATCH):
             await hf.aenqueue_many(

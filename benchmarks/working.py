@@ -60,8 +60,8 @@ def measure(sizes: Sizes, hosts: Sequence[Host]) -> Findings:
 def _drain(processes: int, jobs: int) -> Side:
     def side(site: Site) -> Sample:
         run(site.fill(ready=jobs))
-        with running_worker(site, processes):
-            run(wait_until_done(site))
+        with running_worker(site, processes) as worker:
+            run(wait_until_done(site, worker))
         return run(span_of(site, is_warm=True))
 
     return side
@@ -70,8 +70,8 @@ def _drain(processes: int, jobs: int) -> Side:
 def _limit(processes: int, jobs: int) -> Side:
     def side(site: Site) -> Sample:
         run(site.fill(ready=jobs))
-        with running_programs(site, processes):
-            run(wait_until_done(site))
+        with running_programs(site, processes) as programs:
+            run(wait_until_done(site, *programs))
         return run(span_of(site, is_warm=True))
 
     return side
@@ -84,8 +84,8 @@ def _drain_task(name: str, jobs: int) -> Side:
 
     def side(site: Site) -> Sample:
         run(_with_app(site, name, enqueue))
-        with running_worker(site, 1):
-            run(wait_until_done(site))
+        with running_worker(site, 1) as worker:
+            run(wait_until_done(site, worker))
         return run(span_of(site))
 
     return side

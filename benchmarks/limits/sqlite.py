@@ -76,7 +76,7 @@ class SqliteLimit:
         self._execute("begin immediate")
 
     def _commit(self) -> None:
-        self._execute(statement("save_queue"), (QUEUE, self._waiting, 0, self._place, BOUND, None, BOUND, None))
+        self._execute(statement("save_queue"), (QUEUE, self._waiting, 0, self._place, BOUND, None, BOUND, None, 0))
         self._execute("commit")
 
     def _change_many(self, name: str, rows: Sequence[tuple[Any, ...]], first: tuple[Any, ...] = ()) -> None:
