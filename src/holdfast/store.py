@@ -497,6 +497,13 @@ class SteeringVerbs(Protocol):
         """Waiting jobs are cancelled at once; active ones are asked to stop and stay active until they have."""
         ...
 
+    async def asked_to_stop(self, ids: Sequence[UUID]) -> dict[UUID, str]:
+        """Those of these active jobs whose cancellation was asked for, and the reason.
+
+        Workers ask it of all that they have in hand, again and again, so it reads no more of a job than that.
+        """
+        ...
+
     async def retry(self, ids: Sequence[UUID], args_json: str | None = None) -> dict[UUID, Ruling]:
         """Dead or cancelled jobs become pending with a fresh budget, if asked with other arguments.
 

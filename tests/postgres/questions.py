@@ -37,6 +37,7 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "arrange_schedules": [None],
         "attempts": [finished[0]],
         "attend": [WORKER, LINED_QUEUE, None, batch, [floor] * LANES, batch],
+        "asked_to_stop": [active],
         "be_forgettable": [],
         "beat": [WORKER, None, True],
         "breakers": [[TASK], None],

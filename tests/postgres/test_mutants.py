@@ -83,6 +83,13 @@ MUTANTS = [
         "test_the_key_holds_after_each_end_until_its_retention_has_passed",
     ),
     Mutant(
+        "asks jobs to stop that have ended",
+        "asked_to_stop",
+        "and (stage = 3) is true",
+        "",
+        "test_a_worker_learns_which_of_its_jobs_are_asked_to_stop",
+    ),
+    Mutant(
         "reports progress whatever the token",
         "report_progress",
         "and token = new.token",

@@ -37,6 +37,7 @@ INDEXES: Final = {
     "announced": {"jobs_pkey"},
     "attempts": {"failures_of_job"},
     "attend": {"gates_pkey", "jobs_ready", "lines_open", "lines_pkey", "wakes_of_queue"},
+    "asked_to_stop": {"jobs_pkey"},
     "busy_queues": {"jobs_ready", "lines_open", "wakes_of_queue"},
     "circumstances": {
         *("jobs_active", "jobs_ready_in_line", "jobs_pkey", "jobs_ready", "progress_pkey"),

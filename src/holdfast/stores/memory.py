@@ -322,6 +322,12 @@ class MemoryStore:
             self._move_in_lines()
             return rulings
 
+    async def asked_to_stop(self, ids: Sequence[UUID]) -> dict[UUID, str]:
+        check_batch(len(ids))
+        with self._lock:
+            active = [job for id in ids if (job := self._jobs.get(id)) is not None and job.stage is Stage.ACTIVE]
+            return {job.id: job.cancel_reason or "" for job in active if job.cancel_requested_at is not None}
+
     async def run_now(self, ids: Sequence[UUID]) -> dict[UUID, Ruling]:
         with self._lock:
             rulings = self._steer(ids, lifecycle.run_now)

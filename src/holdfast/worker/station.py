@@ -542,8 +542,7 @@ class Station:
         runs = [*self._running.values(), *self._waiting()]
         mine = [run.job.id for run in runs if not ids or run.job.id in ids]
         for start in range(0, len(mine), LARGEST_BATCH):
-            records = await self._engine.store.get(mine[start : start + LARGEST_BATCH])
-            asked = {record.id: record.cancel_reason or "" for record in records if record.cancel_requested_at}
+            asked = await self._engine.store.asked_to_stop(mine[start : start + LARGEST_BATCH])
             for run in self._runs_of(asked):
                 run.cancel(asked[run.job.id])
             self._return(_asked_for(asked))

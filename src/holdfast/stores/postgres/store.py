@@ -247,6 +247,11 @@ class PostgresStore:
     async def cancel(self, ids: Sequence[UUID], reason: str) -> dict[UUID, Ruling]:
         return await self._steer(ids, lambda job, now: lifecycle.cancel(job, reason, now))
 
+    async def asked_to_stop(self, ids: Sequence[UUID]) -> dict[UUID, str]:
+        check_batch(len(ids))
+        found = await self._fetch(statement("asked_to_stop"), list(ids))
+        return {row[0]: row[1] for row in found}
+
     async def run_now(self, ids: Sequence[UUID]) -> dict[UUID, Ruling]:
         return await self._steer(ids, lifecycle.run_now)
 

@@ -341,6 +341,20 @@ class SqliteStore:
     async def cancel(self, ids: Sequence[UUID], reason: str) -> dict[UUID, Ruling]:
         return await self._steer(ids, lambda job, now: lifecycle.cancel(job, reason, now))
 
+    async def asked_to_stop(self, ids: Sequence[UUID]) -> dict[UUID, str]:
+        check_batch(len(ids))
+        await self.open()
+
+        def question(connection: Connection) -> dict[UUID, str]:
+            found = [
+                row
+                for chunk in chunks([id.bytes for id in ids])
+                for row in connection.execute(statement("asked_to_stop", len(chunk)), chunk)
+            ]
+            return {UUID(bytes=id): reason for id, reason in found}
+
+        return await self._reader.read(question)
+
     async def run_now(self, ids: Sequence[UUID]) -> dict[UUID, Ruling]:
         return await self._steer(ids, lifecycle.run_now)
 

@@ -82,6 +82,24 @@ class CancelContract:
         assert rulings == {claimed.id: Ruling(is_done=True, state=JobState.ACTIVE)}
         assert await harness.record(claimed.id) == before
 
+    async def test_a_worker_learns_which_of_its_jobs_are_asked_to_stop(self, harness: Harness) -> None:
+        why = 'it\'s a "duplicate"\n👩‍👩‍👧'
+        running, asked, ended = [await harness.start() for _ in range(3)]
+        waiting = await harness.enqueue()
+        await harness.store.cancel([waiting, ended.id], "no")
+        await harness.store.cancel([asked.id], why)
+        await harness.settle(ended, Complete("null"))
+        for store in harness.pair():
+            mine = [running.id, asked.id, ended.id, waiting, uuid4()]
+            assert await store.asked_to_stop(mine) == {asked.id: why}
+            assert await store.asked_to_stop([]) == {}
+
+    async def test_of_many_jobs_all_learn_that_they_are_asked_to_stop(self, harness: Harness) -> None:
+        await harness.enqueue_many(900)
+        claimed = [job.id for job in await harness.claim(demand=900)]
+        await harness.store.cancel(claimed[::2], "no")
+        assert await harness.store.asked_to_stop(claimed) == dict.fromkeys(claimed[::2], "no")
+
     async def test_cancelling_twice_is_done_once(self, harness: Harness) -> None:
         id = await harness.enqueue()
         await harness.store.cancel([id], "first")
