@@ -87,7 +87,7 @@ def test_while_some_wait_behind_others_a_claim_that_brought_little_is_followed_b
     demand = Demand(make_slots({"a": 2}))
     assert demand.rest(asked=100, got=0, seconds=0.001) == 0, "nothing will come of a settlement of ours"
     demand.fetched_behind(0)
-    assert demand.rest(asked=100, got=24, seconds=0.001) == 0.002
+    assert demand.rest(asked=100, got=24, seconds=0.001) == 0.008
     assert demand.rest(asked=100, got=25, seconds=0.001) == 0, "there is more"
     assert demand.rest(asked=100, got=0, seconds=5.0) == 0.02, "whatever a claim was held up by"
     demand.came_forward(0)

@@ -24,6 +24,8 @@ _TRAIN: Final = 8
 """Jobs of one order that are wanted at once, where all jobs are under orders."""
 _LONGEST_REST: Final = 0.02
 """Seconds."""
+_RESTS_FOR: Final = 8
+"""Times as long as a claim took that brought little: settlements wait for claims, and everybody for settlements."""
 _WINDOW: Final = 0.02
 """Seconds of work over which a rate is measured: in shorter ones, others on the same CPU count for too much."""
 _RISES_IN: Final = 0.1
@@ -252,7 +254,7 @@ class Demand:
         While jobs of an order are in hand, each settlement lets another order's go on: asked after each of them, the
         store would give a few at a time, and each claim costs as much as a settlement of many.
         """
-        return min(2 * seconds, _LONGEST_REST) if any(self._behind) and 4 * got < asked else 0.0
+        return min(_RESTS_FOR * seconds, _LONGEST_REST) if any(self._behind) and 4 * got < asked else 0.0
 
     def _measure(self, now: float) -> None:
         self._count_busy(now)

@@ -12,7 +12,7 @@ from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
-from msgspec.structs import replace
+from msgspec.structs import force_setattr, replace
 
 from holdfast import keys, lifecycle, traffic
 from holdfast.errors import QueueFull
@@ -320,7 +320,7 @@ class Transaction:
         text = self.answer("claim_by_number", (token.hex, rows.write_numbers(numbers))) if numbers else "[]"
         lined = rows.read_claims(text)
         if picked.behind:
-            lined = _in_trains(lined, numbers, picked.behind)
+            _couple(lined, numbers, picked.behind)
         if len(numbers) == len(picked.jobs):
             return lined, rows.write_numbers(numbers)
         of_lines = iter(zip(lined, numbers, strict=True))
@@ -484,12 +484,12 @@ _LINE = attrgetter("line")
 _entrance = attrgetter("line", "queue", "priority")
 
 
-def _in_trains(jobs: Sequence[ClaimedJob], numbers: Sequence[int], behind: Mapping[int, int]) -> list[ClaimedJob]:
+def _couple(jobs: Sequence[ClaimedJob], numbers: Sequence[int], behind: Mapping[int, int]) -> None:
+    """Say of each job which one it is behind. They have just been read, and nobody else has them yet."""
     ids = {number: job.id for number, job in zip(numbers, jobs, strict=True)}
-    return [
-        replace(job, behind=ids[behind[number]]) if number in behind else job
-        for number, job in zip(numbers, jobs, strict=True)
-    ]
+    for number, job in zip(numbers, jobs, strict=True):
+        if number in behind:
+            force_setattr(job, "behind", ids[behind[number]])  # copies of so many would take long
 
 
 def _by_queue(jobs: Sequence[NewJob]) -> dict[str, Sequence[NewJob]]:
