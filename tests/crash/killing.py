@@ -37,17 +37,22 @@ def kill(client: Client, fate: Fate, *pids: int) -> None:
     for pid in pids:
         with suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
+    # By then the kernel has killed those that die with them. Before, they would go on for some milliseconds.
+    until(lambda: all(_state_of(pid) in "ZX" for pid in pids), "processes that have died")
     for each in family:  # one that was just starting has yet to see that its parent is gone
         with suppress(ProcessLookupError):
             os.kill(each, signal.SIGCONT)
 
 
 def _stands_still(pid: int) -> bool:
+    return _state_of(pid) in "TtZX"
+
+
+def _state_of(pid: int) -> str:
     try:
-        state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
-        return True
-    return state in "TtZX"
+        return "X"
 
 
 def findings_of(
