@@ -262,14 +262,17 @@ def _recent(gate: Gate[Any], now: int) -> list[tuple[int, int]]:
 def _logged(gate: Gate[Any], count: int, now: int) -> tuple[tuple[int, int], ...]:
     """One entry for each part of the window, at the time of the last claim in it: so it is never forgotten too soon."""
     recent = _recent(gate, now)
-    width = max(1, gate.per // _BUCKETS)
-    if recent and recent[-1][0] // width == now // width:
+    if recent and recent[-1][0] // _width(gate) == now // _width(gate):
         at, before = recent.pop()
         return (*recent, (max(at, now), before + count))
     while len(recent) > _BUCKETS + 2:  # after a clock was set back
         (one, first), (other, second), *rest = recent
         recent = [(max(one, other), first + second), *rest]
     return (*recent, (now, count))
+
+
+def _width(gate: Gate[Any]) -> int:
+    return max(1, gate.per // _BUCKETS)
 
 
 def vacated(gate: Gate[Key], job: Key, *, was_active: bool, is_over: bool, waits: bool = False) -> Gate[Key]:
@@ -288,6 +291,19 @@ def vacated(gate: Gate[Key], job: Key, *, was_active: bool, is_over: bool, waits
     if not was_active and holder is gate.holder:
         return gate
     return replace(gate, held=max(0, gate.held - was_active), holder=holder)
+
+
+def unused(gate: Gate[Key], claimed_at: int) -> Gate[Key]:
+    """After a job that was claimed through it at that time has turned out not to have started."""
+    if gate.kind is not GateKind.RATE:
+        return gate
+    part = claimed_at // _width(gate)
+    for index, (at, count) in enumerate(gate.log):
+        # Only in the part of the window where it was counted: if that is forgotten, others must not be for its sake.
+        if at >= claimed_at and at // _width(gate) == part:
+            rest = ((at, count - 1),) if count > 1 else ()
+            return replace(gate, log=(*gate.log[:index], *rest, *gate.log[index + 1 :]))
+    return gate
 
 
 def is_idle(gate: Gate[Any], now: int) -> bool:

@@ -51,6 +51,11 @@ class GiveBack(msgspec.Struct, frozen=True):
     met_full_pool: bool = False
     breaker: str | None = None
     """It waits for this one, and no longer than until that is closed."""
+    is_unstarted: bool = False
+    """Its task was not begun: what a rate counted for it is still to be had."""
+
+
+NOT_STARTED: Final = GiveBack(is_unstarted=True)
 
 
 class Bury(msgspec.Struct, frozen=True):
@@ -99,7 +104,7 @@ def decide(job: Standing, outcome: Outcome, policy: Retry, chance: float) -> Tra
         case Interrupted(has_started):
             return _after_interruption(job, has_started)
         case Unstarted(failure):
-            return after_wait(job, failure, pause_of(job))
+            return after_wait(job, failure, pause_of(job), is_unstarted=True)
         case Crashed():
             return after_crash(job, outcome)
         case Raised():
@@ -134,7 +139,7 @@ def _after_interruption(job: Standing, has_started: bool) -> Transition:
             replace(_INTERRUPTION, kind=FailureKind.LOST, message="Stopped while it ran; it may not run twice.")
         )
     # The attempt is handed back, but who looks at the job later should see where the time went.
-    return GiveBack(failure=_INTERRUPTION) if has_started else GiveBack()
+    return GiveBack(failure=_INTERRUPTION) if has_started else NOT_STARTED
 
 
 def after_departure(job: Standing) -> Transition:
@@ -167,11 +172,13 @@ def _after_exception(job: Standing, raised: Raised, policy: Retry, chance: float
             return GiveBack(delay, is_charged=True, failure=failure)
 
 
-def after_wait(job: Standing, failure: Failure, delay: timedelta, breaker: str | None = None) -> Transition:
+def after_wait(
+    job: Standing, failure: Failure, delay: timedelta, breaker: str | None = None, *, is_unstarted: bool = False
+) -> Transition:
     """It has to wait, and that is nobody's failure; but it does not wait for ever."""
     if job.waits + 1 >= MOST_WAITS:
         return Bury(_waited_too_often(failure))
-    return GiveBack(delay, failure=failure, has_waited=True, breaker=breaker)
+    return GiveBack(delay, failure=failure, has_waited=True, breaker=breaker, is_unstarted=is_unstarted)
 
 
 def pause_of(job: Standing) -> timedelta:

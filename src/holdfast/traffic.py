@@ -25,9 +25,11 @@ from holdfast.gates import (
     made,
     opens_at,
     to_open,
+    unused,
     vacated,
 )
 from holdfast.job import FINAL, JobRecord, Stage
+from holdfast.moment import to_microseconds
 from holdfast.turns import Bounds, Line, LineState, allot, line_of, lines_share, opened, quotas_for
 
 _FEWEST_LINES: Final = 8
@@ -115,16 +117,25 @@ class Departure(msgspec.Struct, Generic[Key], frozen=True):
     is_dead: bool = False
     waits: bool = False
     """It will run again, later."""
+    unstarted_at: int | None = None
+    """When it was claimed, if its task was not begun."""
 
 
-def departure(before: JobRecord, after: JobRecord) -> Departure[UUID] | None:
-    """What a change of a job means for its line."""
+def departure(before: JobRecord, after: JobRecord, *, is_unstarted: bool = False) -> Departure[UUID] | None:
+    """What a change of a job means for its line. `is_unstarted`: it was claimed, and its task was not begun."""
     was_active = before.stage is Stage.ACTIVE and after.stage is not Stage.ACTIVE
     is_over = after.stage in FINAL and before.stage not in FINAL
     if after.line is None or not (was_active or is_over):
         return None
+    claimed_at = before.started_at if is_unstarted and was_active else None
     return Departure(
-        after.id, after.line, was_active, is_over, after.stage is Stage.DEAD, after.stage is Stage.SCHEDULED
+        after.id,
+        after.line,
+        was_active,
+        is_over,
+        after.stage is Stage.DEAD,
+        after.stage is Stage.SCHEDULED,
+        None if claimed_at is None else to_microseconds(claimed_at),
     )
 
 
@@ -175,6 +186,8 @@ async def leave(ledger: Ledger[Key], departures: Sequence[Departure[Key]], now: 
                 is_over=each.is_over and not is_blocked,
                 waits=each.waits or (is_blocked and each.was_active),
             )
+            if each.unstarted_at is not None:
+                after = unused(after, each.unstarted_at)
             if after is not before:
                 changed[id] = after
                 if not (each.is_over or each.waits):

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from holdfast import gates, traffic, turns
 from holdfast.gates import Gate, GateKind, GateRule
 from holdfast.job import JobRecord, Stage
+from holdfast.lifecycle import GiveBack, Transition
 from holdfast.stores.memory import MemoryStore
 from holdfast.stores.memory_ledger import MemoryLedger
 from holdfast.traffic import Departure, Ledger
@@ -86,6 +87,14 @@ def claims_are_counted_once(gate: Gate, jobs: Sequence[UUID], now: int) -> Gate:
 
 def holders_are_not_noted(gate: Gate, jobs: Sequence[UUID], now: int) -> Gate:
     return gate if gate.kind is GateKind.ORDER else gates.taken(gate, jobs, now)
+
+
+def starts_are_counted_for_good(gate: Gate, claimed_at: int) -> Gate:
+    return gate
+
+
+def what_is_not_started_makes_room_for_all(gate: Gate, claimed_at: int) -> Gate:
+    return replace(gate, log=())
 
 
 def limits_are_off_by_one(gate: Gate, now: int) -> int:
@@ -203,6 +212,13 @@ class JobsThatRunAgainKeepTheirPlaces(MemoryStore):
         super()._leave([each for each in departures if each.is_over])
 
 
+class NothingThatIsGivenBackCounts(MemoryStore):
+    def _finished(self, job: JobRecord, transition: Transition, now: datetime) -> JobRecord:
+        if isinstance(transition, GiveBack):
+            transition = replace(transition, is_unstarted=True)
+        return super()._finished(job, transition, now)
+
+
 class RatedJobsAreFetchedAhead(MemoryStore):
     def _pick(
         self, queue: str, bounds: Bounds, coin: bool, now: datetime
@@ -280,6 +296,9 @@ MUTANTS = [
     _traffic("taken", claims_are_counted_once, "test_no_more_start_in_a_window_than_the_rate"),
     _traffic("taken", holders_are_not_noted, "test_one_at_a_time_in_their_order"),
     _traffic("room", limits_are_off_by_one, "test_no_more_run_at_once_than_the_limit_of_their_key"),
+    _traffic("unused", starts_are_counted_for_good, "test_a_cancelled_job_that_has_not_started_does_not_count"),
+    _traffic("unused", what_is_not_started_makes_room_for_all, "test_what_was_not_started_after_all_does_not_count"),
+    Broken("test_what_was_not_started_after_all_does_not_count", store=NothingThatIsGivenBackCounts),
     _traffic(
         "room",
         windows_are_minutes_of_the_clock,

@@ -41,7 +41,7 @@ from holdfast.job import (
     counts_as_scheduled,
     counts_as_waiting,
 )
-from holdfast.lifecycle import Bury, Complete, GiveBack, Transition, Withdraw
+from holdfast.lifecycle import NOT_STARTED, Bury, Complete, GiveBack, Transition, Withdraw
 from holdfast.liveness import FREE_FOR, Sighting
 from holdfast.store import (
     Beaten,
@@ -87,7 +87,9 @@ TRANSITIONS: list[Transition] = [
     Complete(),
     Complete('{"n": 1}'),
     GiveBack(),
+    NOT_STARTED,
     GiveBack(MINUTE),
+    GiveBack(MINUTE, has_waited=True, is_unstarted=True),
     GiveBack(is_charged=True, failure=ERROR),
     GiveBack(HOUR, is_charged=True, failure=ERROR),
     GiveBack(MINUTE, failure=ERROR, has_waited=True),

@@ -23,6 +23,7 @@ from holdfast import (
     InvalidPayload,
     JobState,
     PoolFull,
+    Rate,
     RateLimited,
     ReasonKind,
     Retry,
@@ -398,6 +399,34 @@ async def test_a_reset_lets_go_on_what_waits_also_without_a_worker(hf: Holdfast)
     await hf.breakers.areset("stripe")
     assert {(await job.arecord()).stage for job in jobs} == {Stage.READY}
     assert (await later.arecord()).stage is Stage.SCHEDULED, "it waits for its time, not for the breaker"
+
+
+async def test_what_a_breaker_has_put_off_uses_nothing_of_a_rate(hf: Holdfast) -> None:
+    stripe = hf.breaker("stripe", reset="1h")
+
+    @hf.task(breaker=stripe, rate=Rate(2, "1h"))
+    async def charge() -> None: ...
+
+    await hf.engine.publish_tasks()
+    await hf.breakers.aopen("stripe")
+    jobs = await hf.aenqueue_many(charge.call() for _ in range(5))
+
+    async def have_waited() -> bool:
+        return all([(await job.arecord()).waits for job in jobs])
+
+    async def are_completed() -> bool:
+        return [(await job.arecord()).state for job in jobs].count(JobState.COMPLETED) == 2
+
+    async with hf.worker(concurrency=2):
+        await until(have_waited)
+        await hf.breakers.areset("stripe")
+        await until(are_completed)
+
+        async def is_throttled() -> bool:
+            explanations = [await job.aexplain() for job in jobs]
+            return [each.kinds[:1] for each in explanations].count((ReasonKind.RATE,)) == 3
+
+        await until(is_throttled)
 
 
 async def test_what_waits_goes_on_when_a_probe_has_closed_the_breaker(hf: Holdfast) -> None:

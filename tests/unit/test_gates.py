@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from holdfast.gates import Gate, GateKind, GateRule, LineRule, opens_at, room, taken, used, vacated
+from holdfast.gates import Gate, GateKind, GateRule, LineRule, opens_at, room, taken, unused, used, vacated
 
 SECOND = 1_000_000
 
@@ -82,6 +82,34 @@ def test_a_clock_that_is_set_back_gives_nothing_away_and_leaves_no_heap(steps: l
         gate = taken(gate, some(min(wanted, room(gate, now))), now)
         assert len(gate.log) <= 64
         assert room(gate, now) >= 0
+
+
+@given(
+    st.integers(1, 20),
+    st.lists(st.tuples(st.floats(0, 1.5), st.integers(1, 30), st.lists(st.integers(0, 30), max_size=8)), max_size=40),
+)
+def test_only_what_has_started_counts_and_all_of_that(most: int, calls: list[tuple[float, int, list[int]]]) -> None:
+    """Whatever part of the claims turns out not to have started, however late."""
+    gate, now = rate(most), 10**15
+    claims: list[int] = []
+    for pause, wanted, not_started in calls:
+        now += int(pause * SECOND)
+        number = min(wanted, room(gate, now))
+        gate = taken(gate, some(number), now)
+        claims += [now] * number
+        for index in not_started:
+            if claims:
+                gate = unused(gate, claims.pop(index % len(claims)))
+        assert highest_in_a_window(claims, SECOND) <= most
+        assert used(gate, now) >= sum(now - SECOND < at for at in claims)
+        assert used(gate, now) <= sum(now - SECOND - 2 * SECOND // 60 - SECOND // 64 < at for at in claims)
+
+
+def test_only_a_rate_counts_starts() -> None:
+    limit = taken(Gate(uuid4(), GateKind.LIMIT, "task", "", 4), some(3), 7)
+    assert unused(limit, 7) is limit
+    full = taken(rate(4), some(2), 7)
+    assert unused(full, 7 + SECOND) is full, "nothing was claimed then"
 
 
 def test_a_limit_has_the_room_that_nobody_holds() -> None:

@@ -29,6 +29,7 @@ from holdfast.lifecycle import (
     MOST_CRASHES,
     MOST_LOSSES,
     MOST_WAITS,
+    NOT_STARTED,
     Bury,
     Complete,
     GiveBack,
@@ -145,7 +146,7 @@ def test_a_withdrawn_attempt_withdraws_the_job() -> None:
 
 @pytest.mark.parametrize("delivery", Delivery)
 def test_a_job_stopped_before_it_started_goes_back_uncharged(delivery: Delivery) -> None:
-    assert decide(running(delivery=delivery), Interrupted(has_started=False), Retry(), 0.5) == GiveBack()
+    assert decide(running(delivery=delivery), Interrupted(has_started=False), Retry(), 0.5) == NOT_STARTED
 
 
 @pytest.mark.parametrize("delivery", Delivery)
@@ -156,6 +157,7 @@ def test_a_job_that_could_not_be_started_goes_back_uncharged_and_later_each_time
         transition = decide(job, Unstarted(ERROR), Retry(), 0.5)
         assert isinstance(transition, GiveBack)
         assert (transition.is_charged, transition.has_crashed, transition.has_waited) == (False, False, True)
+        assert transition.is_unstarted
         pauses.append(transition.delay.total_seconds())
     assert pauses == [1, 2, 4, 8, 16, 32, 60, 60]
 
@@ -170,6 +172,7 @@ def test_a_job_stopped_by_the_system_goes_back_uncharged_and_the_stop_can_be_rea
     transition = decide(job, Interrupted(), Retry(), 0.5)
     assert isinstance(transition, GiveBack)
     assert (transition.delay, transition.is_charged, transition.has_crashed) == (timedelta(0), False, False)
+    assert not transition.is_unstarted
     attempt = ended_attempt(job, transition, NOW)
     assert attempt is not None
     assert attempt.failure is not None

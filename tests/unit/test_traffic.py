@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from holdfast import traffic
-from holdfast.gates import GateKind, GateRule, LineRule, to_open
+from holdfast.gates import GateKind, GateRule, LineRule, to_open, used
 from holdfast.stores.memory_ledger import MemoryLedger
 from holdfast.traffic import Departure, at_once
 from holdfast.turns import Bounds, LineState, lines_share
@@ -35,9 +35,13 @@ class World:
         """With the one that each is behind, if that has not been completed."""
         self.resting: dict[UUID, None] = {}
         """They have run, and will run again, but not now."""
+        self.claimed_at: dict[UUID, int] = {}
+        """Of those that are in a worker's hands."""
         self.starts: list[tuple[int, UUID]] = []
+        """When jobs were claimed that have started, as far as is known."""
         self.overfull: dict[UUID, int] = {}
         """How many still hold a limit that was lowered."""
+        self.overridden: set[UUID] = set()
         self.ledger = MemoryLedger(lambda line: self.ready.get(line, []), self.ready_where)
         self.now = 10**15
         self.last = 0
@@ -82,6 +86,7 @@ class World:
                 assert claimed.behind.get(job) is None or claimed.behind[job] in self.active
                 self.ready[self.line_of[job]].remove(job)
                 self.active[job] = claimed.behind.get(job)
+                self.claimed_at[job] = self.now
                 self.starts.append((self.now, job))
             found += claimed.jobs
             assert len(claimed.behind) <= most_behind
@@ -92,6 +97,14 @@ class World:
             if len(found) >= slots:
                 break
         return found
+
+    def starts_at(self, rate: UUID) -> list[int]:
+        return [at for at, job in self.starts if rate in {gate.id for gate in self.rule_of[job].gates}]
+
+    def _not_started(self, job: UUID) -> int:
+        """It was claimed, and that is all. When that was."""
+        self.starts.remove((self.claimed_at[job], job))
+        return self.claimed_at[job]
 
     def end(self, job: UUID, *, is_over: bool = True, is_dead: bool = False) -> None:
         """A job that runs has ended. If it is not done, those behind it are given back."""
@@ -115,12 +128,13 @@ class World:
             train += following
         return train
 
-    def give_back(self, jobs: Iterable[UUID]) -> None:
-        """In any order, each by itself."""
+    def give_back(self, jobs: Iterable[UUID], *, have_started: bool = False) -> None:
+        """In any order, each by itself. Those that are behind others have not started."""
         for job in jobs:
+            unstarted_at = None if have_started and self.active[job] is None else self._not_started(job)
             del self.active[job]
             self._line_up(job, (0, self.place_of[job][1]))
-            departure = Departure(job, self.line_of[job], was_active=True, is_over=False)
+            departure = Departure(job, self.line_of[job], was_active=True, is_over=False, unstarted_at=unstarted_at)
             at_once(traffic.leave(self.ledger, [departure], self.now))
             at_once(traffic.wake(self.ledger, [self.line_of[job]]))
 
@@ -128,7 +142,9 @@ class World:
         """It is cancelled in a worker's hands, before it has begun. Those behind it are given back."""
         followers = self.train_from(job)[1:]
         del self.active[job]
-        departure = Departure(job, self.line_of[job], was_active=True, is_over=True)
+        departure = Departure(
+            job, self.line_of[job], was_active=True, is_over=True, unstarted_at=self._not_started(job)
+        )
         at_once(traffic.leave(self.ledger, [departure], self.now))
         self.give_back(followers)
 
@@ -151,6 +167,7 @@ class World:
         assert gate is not None
         assert gate.override == most
         self.overfull[gate.id] = gate.held
+        self.overridden.add(gate.id)
 
     def check(self) -> None:
         gates = {gate.id: gate for gate in self.ledger.all_gates()}
@@ -175,6 +192,11 @@ class World:
                 # What runs when a limit is lowered goes on, but nobody takes its place.
                 self.overfull[gate.id] = min(self.overfull.get(gate.id, 0), gate.held)
                 assert gate.held == held[gate.id] <= max(gate.most, self.overfull[gate.id])
+            if gate.kind is GateKind.RATE:
+                starts = self.starts_at(gate.id)
+                assert used(gate, self.now) >= sum(self.now - gate.per < at for at in starts), "some are not counted"
+                for at in starts if gate.id not in self.overridden else ():
+                    assert sum(at <= other < at + gate.per for other in starts) <= gate.most
             if gate.kind is GateKind.ORDER:
                 assert gate.held == held[gate.id] <= max(1, gate.most)
                 running = [job for job in self.running if gate.id in {it.id for it in self.rule_of[job].gates}]
@@ -221,11 +243,11 @@ class AnyTraffic(RuleBasedStateMachine):
         self.world.end(job, is_over=end != "rest", is_dead=end == "dead")
 
     @precondition(lambda self: self.world.active)
-    @rule(data=st.data())
-    def give_back(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), have_started=st.booleans())
+    def give_back(self, data: st.DataObject, have_started: bool) -> None:
         """A worker does not get to the end of a train, or is stopped, or is gone."""
         first = data.draw(st.sampled_from(list(self.world.active)))
-        self.world.give_back(data.draw(st.permutations(self.world.train_from(first))))
+        self.world.give_back(data.draw(st.permutations(self.world.train_from(first))), have_started=have_started)
 
     @precondition(lambda self: self.world.active)
     @rule(data=st.data())
@@ -313,6 +335,18 @@ def test_a_line_that_was_passed_over_when_a_rate_had_room_is_opened_the_next_tim
         started += world.claim(5)
         world.advance(SECOND + SECOND // 32)
     assert started == [*important, other]
+
+
+def test_what_was_not_started_after_all_lets_others_pass_a_rate() -> None:
+    world = World()
+    slow = LineRule((GateRule(GateKind.RATE, "task", "", 2, SECOND),))
+    first, second, third = [world.enqueue(slow) for _ in range(3)]
+    assert world.claim(5) == [first, second]
+    assert world.claim(5) == []
+    world.withdraw(first)
+    assert world.claim(5) == [third], "without waiting for any time"
+    world.give_back([second], have_started=True)
+    assert world.claim(5) == [], "it has been at work"
 
 
 # ── what is parked ───────────────────────────────────────────────────────────────────────────────────────────────────

@@ -30,6 +30,8 @@ class Changes(msgspec.Struct):
     pairs: list[tuple[JobRecord, JobRecord]] = []
     attempts: dict[UUID, Attempt] = {}
     reopened: dict[KeyName, KeyRecord] = {}
+    unstarted: set[UUID] = set()
+    """Jobs that were given back, and whose tasks were not begun."""
 
 
 def judge_settlements(
@@ -58,6 +60,8 @@ def end(ended: Iterable[Ended], now: datetime, *, keep_token: bool = True) -> Ch
         changes.pairs.append((job, after if keep_token else replace(after, token=None)))
         if attempt := lifecycle.ended_attempt(job, transition, now):
             changes.attempts[job.id] = attempt
+        if isinstance(transition, GiveBack) and transition.is_unstarted:
+            changes.unstarted.add(job.id)
     return changes
 
 
@@ -76,7 +80,7 @@ def depart(held: Sequence[JobRecord], now: datetime) -> Changes:
 
 
 def release(unheld: Sequence[JobRecord], now: datetime) -> Changes:
-    """Their worker does not know of them: the answer to its claim was lost."""
+    """Their worker does not know of them: mostly the answer to its claim was lost, but nobody knows that for sure."""
     return end([(job, GiveBack()) for job in unheld], now, keep_token=False)
 
 

@@ -109,6 +109,8 @@ class MemoryStore:
         self._ledger = MemoryLedger(self._ready_in, self._ready_where)
         self._moved: list[tuple[JobRecord | None, JobRecord]] = []
         """Changes of jobs in lines, until `_move_in_lines`."""
+        self._unstarted: set[UUID] = set()
+        """Those of them that were given back without having begun."""
         self._schedules = MemorySchedules(self._state, self._enqueue_ticks)
         self._breakers = MemoryBreakers(lambda: self._hub.publish([Hint(HintKind.BREAKERS)]))
 
@@ -258,7 +260,7 @@ class MemoryStore:
         if job.stage is not Stage.ACTIVE:
             return Settled.ALREADY
         self._record(job, lifecycle.ended_attempt(job, settlement.transition, now))
-        self._put(job, lifecycle.finish(job, settlement.transition, now))
+        self._put(job, self._finished(job, settlement.transition, now))
         return Settled.APPLIED
 
     async def open_work(self, job: UUID, timeout: timedelta) -> WorkTransaction:
@@ -529,8 +531,13 @@ class MemoryStore:
         """Take jobs from their worker. Their tokens go too: that worker must not settle them any more."""
         for job, transition in held:
             self._record(job, lifecycle.ended_attempt(job, transition, now))
-            self._put(job, replace(lifecycle.finish(job, transition, now), token=None))
+            self._put(job, replace(self._finished(job, transition, now), token=None))
         self._move_in_lines()
+
+    def _finished(self, job: JobRecord, transition: Transition, now: datetime) -> JobRecord:
+        if isinstance(transition, GiveBack) and transition.is_unstarted:
+            self._unstarted.add(job.id)
+        return lifecycle.finish(job, transition, now)
 
     def _alive(self, worker: UUID) -> None:
         if not self._is_alive(worker):
@@ -817,8 +824,13 @@ class MemoryStore:
     def _move_in_lines(self) -> None:
         """What has changed makes room for others, or wants to run. All of it together, as a transaction does it."""
         moved, self._moved = self._moved, []
-        pairs = [(before, after) for before, after in moved if before is not None]
-        self._leave([departure for pair in pairs if (departure := traffic.departure(*pair)) is not None])
+        unstarted, self._unstarted = self._unstarted, set()
+        departures = [
+            traffic.departure(before, after, is_unstarted=after.id in unstarted)
+            for before, after in moved
+            if before is not None
+        ]
+        self._leave([departure for departure in departures if departure is not None])
         woken = {
             after.line
             for before, after in moved

@@ -135,7 +135,7 @@ class Misfits:
         told = _adding(
             failure, "A newer definition of the task is published, so the job waits for a worker that has it."
         )
-        return GiveBack(pause_of(job), failure=told, has_waited=True)
+        return GiveBack(pause_of(job), failure=told, has_waited=True, is_unstarted=True)
 
 
 def _adding(failure: Failure, sentence: str) -> Failure:

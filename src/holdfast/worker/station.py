@@ -223,7 +223,7 @@ class Station:
     def _return(self, is_wanted: Callable[[ClaimedJob], bool]) -> None:
         """Give back jobs that have not started: the store knows what is to become of them."""
         for run in self._take_out(is_wanted):
-            self._settle(run.slot, run.job, lifecycle.GiveBack())
+            self._settle(run.slot, run.job, lifecycle.NOT_STARTED)
 
     def before_settling(self, last_words: LastWords) -> None:
         """Do this before each batch of settlements."""
@@ -298,7 +298,7 @@ class Station:
         if job.is_lined:
             lined[job.id.int] = slot
         if job.behind is not None and job.delivery is Delivery.AT_MOST_ONCE:
-            self._settle(slot, job, lifecycle.GiveBack())  # as below
+            self._settle(slot, job, lifecycle.NOT_STARTED)  # as below
             return
         if job.behind is not None:
             run.fetched_at = time.monotonic()
@@ -320,18 +320,18 @@ class Station:
         if plan is None and job.behind is None:
             self._settle(slot, job, self._strangers.turn_away(job))
         else:
-            self._settle(slot, job, lifecycle.GiveBack())
+            self._settle(slot, job, lifecycle.NOT_STARTED)
 
     def _give_back(self, run: Run) -> None:
         """It was fetched, and will not be started here."""
         self._demand.dropped(run.pool, is_follower=run.is_follower)
-        self._settle(run.slot, run.job, lifecycle.GiveBack())
+        self._settle(run.slot, run.job, lifecycle.NOT_STARTED)
 
     def _break_off(self, runs: Iterable[Run]) -> None:
         """What they are behind is not completed, or takes long: they have to wait where they came from."""
         for run in runs:
             self._demand.dropped_behind(run.pool)
-            self._settle(run.slot, run.job, lifecycle.GiveBack())
+            self._settle(run.slot, run.job, lifecycle.NOT_STARTED)
 
     def _follow(self, run: Run) -> None:
         """What it was behind is completed."""
@@ -377,7 +377,7 @@ class Station:
         elif isinstance(answer, Wait):
             self._settle(run.slot, run.job, held_back(run.job, breaker, answer))
         else:
-            self._settle(run.slot, run.job, lifecycle.GiveBack())
+            self._settle(run.slot, run.job, lifecycle.NOT_STARTED)
         self._go_on(run.pool)
 
     def _begin(self, run: Run) -> None:

@@ -47,7 +47,7 @@ class Strangers:
         )
         if min(met_for, self._clock.now() - job.created_at) >= PATIENCE:
             return Bury(failure)
-        return GiveBack(pause_of(job), failure=failure, has_waited=True)
+        return GiveBack(pause_of(job), failure=failure, has_waited=True, is_unstarted=True)
 
     def recognise(self, task: str) -> None:
         """It is known after all. If it is not some other time, the hour begins anew."""

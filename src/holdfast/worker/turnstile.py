@@ -182,4 +182,6 @@ class Turnstile:
 def held_back(job: ClaimedJob, breaker: Breaker, wait: Wait) -> Transition:
     """What becomes of a job that was not let through. It has not started, so that goes for at-most-once jobs too."""
     message = f"It waits for the breaker {breaker.name!r}, which is open."
-    return lifecycle.after_wait(job, Failure(FailureKind.WAITED, "BreakerOpen", message), wait.delay, breaker.name)
+    return lifecycle.after_wait(
+        job, Failure(FailureKind.WAITED, "BreakerOpen", message), wait.delay, breaker.name, is_unstarted=True
+    )

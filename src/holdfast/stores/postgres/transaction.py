@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 from uuid import UUID
@@ -85,7 +85,7 @@ class Transaction:
         if changed:
             await self.fetch("save", rows.changed_jobs(changed))
             await self._close_keys(newly_final(changed))
-            self._move_in_lines([pair for pair in changed if pair[1].line is not None])
+            self._move_in_lines([pair for pair in changed if pair[1].line is not None], changes.unstarted)
             await self._hint_at(changed)
         if changes.reopened:
             taken = rows.taken_keys(changes.reopened.items())
@@ -95,8 +95,12 @@ class Transaction:
 
     # ── lines ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    def _move_in_lines(self, moved: Sequence[tuple[JobRecord, JobRecord]]) -> None:
-        self.depart(departure for pair in moved if (departure := traffic.departure(*pair)) is not None)
+    def _move_in_lines(self, moved: Sequence[tuple[JobRecord, JobRecord]], unstarted: Container[UUID]) -> None:
+        self.depart(
+            departure
+            for before, after in moved
+            if (departure := traffic.departure(before, after, is_unstarted=after.id in unstarted)) is not None
+        )
         for before, after in moved:
             if after.line is not None and after.stage is Stage.READY and before.stage is not Stage.READY:
                 self._woken[after.line] = after.queue

@@ -6,7 +6,7 @@ jobs, and gathers inserts, so that a hundred callers who enqueue one job each co
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
 from typing import Any
@@ -354,7 +354,7 @@ class Transaction:
             self.hint(HintKind.LATER, later)
         self._keys |= changes.reopened
         self._remember(changes.attempts)
-        self._move_in_lines(changed)
+        self._move_in_lines(changed, changes.unstarted)
 
     # ── lines ────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -370,15 +370,24 @@ class Transaction:
             )
         return {new.id: line for new, line in zip(lined, lines, strict=True)}
 
-    def _move_in_lines(self, changed: Sequence[tuple[JobRecord, JobRecord]]) -> None:
+    def _move_in_lines(self, changed: Sequence[tuple[JobRecord, JobRecord]], unstarted: Container[UUID]) -> None:
         moved = [(before, after) for before, after in changed if after.line is not None]
         if not moved:
             return
         places: dict[UUID, tuple[int, int]] = {}
         for chunk in chunks([after.id.bytes for _, after in moved]):
             places |= rows.read_places_by_id(self.answer("lines_of", chunk, len(chunk)))
-        departures = [departure for pair in moved if (departure := traffic.departure(*pair)) is not None]
-        self.leave([Departure(*places[it.job], it.was_active, it.is_over, it.is_dead, it.waits) for it in departures])
+        departures = [
+            departure
+            for before, after in moved
+            if (departure := traffic.departure(before, after, is_unstarted=after.id in unstarted)) is not None
+        ]
+        self.leave(
+            [
+                Departure(*places[it.job], it.was_active, it.is_over, it.is_dead, it.waits, it.unstarted_at)
+                for it in departures
+            ]
+        )
         ready = Stage.READY
         self._wake({places[after.id][1] for before, after in moved if before.stage is not ready is after.stage})
 

@@ -11,7 +11,7 @@ import pytest
 
 from holdfast.gates import GateKind, GateRule, LineRule
 from holdfast.job import ClaimedJob, JobState
-from holdfast.lifecycle import Bury, Complete, GiveBack, Transition
+from holdfast.lifecycle import NOT_STARTED, Bury, Complete, GiveBack, Transition
 from holdfast.store import Held, Settlement
 from holdfast.testing.store_contract.harness import FAILURE, SECOND, Harness, ids_of
 
@@ -181,6 +181,46 @@ class LineContract:
         assert await harness.claim() == []
         await harness.pass_time("13h")
         assert len(await harness.claim()) == 1
+
+    async def test_what_was_not_started_after_all_does_not_count(self, harness: Harness) -> None:
+        await harness.enqueue_many(4, line=rate(2))
+        first, second = await harness.claim(demand=5)
+        await harness.pass_time("10s")
+        await harness.settle(first, NOT_STARTED)
+        [again] = await harness.claim(demand=5)
+        assert again.id == first.id, "without waiting for any time"
+        await harness.settle(second, GiveBack())
+        await harness.settle(again, Complete())
+        await harness.pass_time("49s")
+        assert await harness.claim(demand=5) == [], "these have been at work"
+        await harness.pass_time("3s")
+        assert len(await harness.claim(demand=5)) == 1
+        await harness.pass_time("10s")
+        assert len(await harness.claim(demand=5)) == 1
+
+    async def test_what_waits_and_was_not_started_does_not_count(self, harness: Harness) -> None:
+        ids = await harness.enqueue_many(3, line=rate(1))
+        [first] = await harness.claim(demand=5)
+        await harness.settle(first, GiveBack(SECOND, has_waited=True, is_unstarted=True))
+        assert ids_of(await harness.claim(demand=5)) == [ids[1]]
+
+    async def test_a_cancelled_job_that_has_not_started_does_not_count(self, harness: Harness) -> None:
+        await harness.enqueue_many(3, line=rate(1))
+        [first] = await harness.claim(demand=5)
+        await harness.store.cancel([first.id], "not wanted")
+        await harness.settle(first, NOT_STARTED)
+        assert await harness.state(first.id) is JobState.CANCELLED
+        assert len(await harness.claim(demand=5)) == 1
+
+    async def test_what_its_worker_has_lost_may_have_started_and_counts(self, harness: Harness) -> None:
+        worker = await harness.worker()
+        await harness.enqueue_many(2, line=rate(1))
+        [first] = await harness.claim(worker, demand=5)
+        for _ in range(3):
+            harness.clock.advance(SECOND)
+            await harness.store.beat(worker, Held({}))
+        assert await harness.state(first.id) is JobState.PENDING
+        assert await harness.claim(demand=5) == []
 
     async def test_a_tick_tells_when_a_rate_has_room_again(self, harness: Harness) -> None:
         await harness.enqueue_many(2, line=rate(1))
