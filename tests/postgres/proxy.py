@@ -7,6 +7,7 @@ statement, and where the server's answer to each of them ends.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import struct
 from collections import deque
 from dataclasses import dataclass, field
@@ -77,7 +78,7 @@ class Proxy:
         """Seconds that every request takes longer."""
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         return self
 
     async def __aexit__(
@@ -119,31 +120,34 @@ class Proxy:
         self.is_closed_to_new = False
         self.plans.clear()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.is_closed_to_new:
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """A task that is cancelled before it has begun could not hang up: so it is not the task that does it."""
+        assert self._server is not None
+        if self.is_closed_to_new or not self._server.is_serving():
             writer.transport.abort()
             return
-        task = asyncio.current_task()
-        assert task is not None
-        assert self._target.port is not None
-        wire = _Wire(self, task, reader, writer)
+        wire = _Wire(self, reader, writer)
         self._wires.add(wire)
-        try:
-            await wire.carry(str(self._target.hostname), self._target.port)
-        except (ConnectionError, asyncio.IncompleteReadError):
-            pass
-        finally:
+
+        def hang_up(_: object) -> None:
             wire.cut()
             self._wires.discard(wire)
+
+        wire.task = asyncio.create_task(self._serve(wire))
+        wire.task.add_done_callback(hang_up)
+
+    async def _serve(self, wire: _Wire) -> None:
+        assert self._target.port is not None
+        with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
+            await wire.carry(str(self._target.hostname), self._target.port)
 
 
 class _Wire:
     """One connection."""
 
-    def __init__(
-        self, proxy: Proxy, task: asyncio.Task[None], reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
-        self.task = task
+    task: asyncio.Task[None]
+
+    def __init__(self, proxy: Proxy, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._proxy = proxy
         self._client, self._to_client = reader, writer
         self._to_server: asyncio.StreamWriter | None = None

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -82,11 +82,7 @@ class Program:
         family = self.family()
         self._process.kill()
         self._process.wait(PATIENCE)
-        for pid in family:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                continue
+        send(signal.SIGKILL, family)
         if error is not None:
             sys.stderr.write(f"── the worker said ──\n{self.output}\n")
 
@@ -146,6 +142,13 @@ class Program:
     def family(self) -> list[int]:
         """All its descendants."""
         return descendants_of(self.pid)
+
+
+def send(number: signal.Signals, pids: Iterable[int]) -> None:
+    """To all of them that are still there: those before may have ended the others."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def children_of(pid: int) -> list[int]:

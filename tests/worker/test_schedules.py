@@ -14,7 +14,7 @@ from holdfast import Holdfast, JobState, ScheduleRecord
 from holdfast.job import JobRecord
 from tests.servers.databases import Databases
 from tests.worker.history import History
-from tests.worker.program import Program, until
+from tests.worker.program import Program, send, until
 
 SECOND = timedelta(seconds=1)
 APP = """
@@ -86,10 +86,7 @@ def test_a_worker_that_is_killed_leaves_no_tick_out(app: Holdfast, deploy: Deplo
     with Program(app.url, history, "-p", "1", app=name) as first:
         until(lambda: _has_completed(app, 1), "the first tick")
         start = min(datetime.fromisoformat(job.context["tick"]) for job in _jobs(app))
-        family = first.family()
-        first.send(signal.SIGKILL)
-        for pid in family:
-            os.kill(pid, signal.SIGKILL)
+        send(signal.SIGKILL, [first.pid, *first.family()])
         first.wait()
     stopped = app.schedules.get("beat").fired
     with Program(app.url, history, "-p", "1", app=name) as second:

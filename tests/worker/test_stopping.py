@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import time
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ from tests.crash.checker import check
 from tests.crash.rounds import IS_THOROUGH
 from tests.crash.tally import keep
 from tests.worker.database import DATABASES, database
-from tests.worker.program import Client, Program, is_alive, until
+from tests.worker.program import Client, Program, is_alive, send, until
 
 
 @pytest.fixture(params=DATABASES)
@@ -152,8 +151,7 @@ def test_children_leave_signals_to_their_supervisor(client: Client) -> None:
         client.working()
         job = client.enqueue("sleep", seconds=1)
         client.started(job)
-        for pid in (program.pid, *program.family()):
-            os.kill(pid, signal.SIGTERM)
+        send(signal.SIGTERM, [program.pid, *program.family()])
         assert program.wait() == 0
         assert (job.record().state, job.record().runs) == (JobState.COMPLETED, 1)
 
