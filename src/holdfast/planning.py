@@ -52,8 +52,11 @@ class PlanOptions(ScheduleOptions, total=False):
     priority: Priority | None
 
 
-def check_schedule_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a plan that these options give, each checked by itself. Whether they fit, `check_plan` says."""
+def check_schedule_options(options: Mapping[str, Any], tz: str = "UTC") -> dict[str, Any]:
+    """The fields of a plan that these options give, each checked by itself. Whether they fit, `check_plan` says.
+
+    Where they name no time zone, times are of `tz`.
+    """
     fields: dict[str, Any] = {}
     if "tz" in options:
         fields["tz"] = find_zone(options["tz"]).key
@@ -62,8 +65,7 @@ def check_schedule_options(options: Mapping[str, Any]) -> dict[str, Any]:
     if "every" in options:
         fields["every"] = parse_span(options["every"], "every")
     if "at" in options:
-        fields.setdefault("tz", "UTC")
-        fields["at"] = _moment(options["at"], fields["tz"])
+        fields["at"] = _moment(options["at"], fields.setdefault("tz", tz))
     if "catchup" in options:
         fields["catchup"] = _choice(options["catchup"], Catchup, "catchup")
     if "overlap" in options:

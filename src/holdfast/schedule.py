@@ -241,7 +241,10 @@ def change(record: ScheduleRecord, edits: Mapping[str, Any], now: datetime) -> S
     """Set some of what a plan says, over what the code says. If that is when, it counts from now."""
     _refuse_removed(record)
     edited = dict(edits)
-    if any(name in edited for name in ("cron", "every", "at")):
+    is_retimed = any(name in edited for name in ("cron", "every", "at"))
+    if "tz" in edited and not is_retimed and record.plan.at is not None:
+        raise InvalidOption("at= is a moment, and the same one in every time zone. Change at= together with tz=.")
+    if is_retimed:
         edited = {"cron": None, "every": None, "at": None, **edited}
         if edited["every"] is not None:
             edited.setdefault("tz", "UTC")

@@ -73,10 +73,16 @@ class Schedules(Namespace):
         refuse_unknown(options, PlanOptions, "hf.schedules.change()")
         if not options:
             raise InvalidOption("hf.schedules.change() needs something to change, such as cron='0 9 * * *'.")
-        edits = check_schedule_options(options)
+        check_schedule_options(options)
+        others: dict[str, Any] = {}
         if "args" in options:
-            edits["args_json"] = await self._payload((await self.aget(name)).plan.task, options["args"])
-        return await self._steer(name, lambda record, now: schedule.change(record, edits, now))
+            others["args_json"] = await self._payload((await self.aget(name)).plan.task, options["args"])
+
+        def change(record: ScheduleRecord, now: datetime) -> ScheduleRecord:
+            edits = check_schedule_options(options, record.plan.tz)
+            return schedule.change(record, edits | others, now)
+
+        return await self._steer(name, change)
 
     def change(self, name: str, **options: Unpack[PlanOptions]) -> ScheduleRecord:
         """`achange` for synchronous code."""

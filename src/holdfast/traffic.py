@@ -286,15 +286,16 @@ async def claim(
     queue: str,
     priority: int,
     bounds: Bounds,
-    now: int,
+    time: Callable[[], int],
     *,
     is_broad: bool = False,
     is_ordered: bool = False,
 ) -> Claimed[Key]:
     """Take ready jobs from the lines of one queue and priority.
 
-    `is_broad`: look at as many lines as there are slots from the beginning, since each gives little. `is_ordered`: they
-    are expected to lead to orders.
+    `time` is asked when gates are at hand, for which the ledger may have had to wait: what passes a rate counts from
+    then on. `is_broad`: look at as many lines as there are slots from the beginning, since each gives little.
+    `is_ordered`: they are expected to lead to orders.
     """
     jobs: list[Key] = []
     behind: dict[Key, Key] = {}
@@ -313,6 +314,7 @@ async def claim(
         gates = await ledger.gates({id for line in lines for id in line.gates})
         if not lines:
             break
+        now = time()
         quotas = quotas_for(lines, gates, left)
         ready = await _candidates(ledger, lines, gates, quotas, frozenset(jobs), given)
         allotted = allot(lines, gates, ready, left, now, quotas=quotas)
@@ -363,7 +365,7 @@ async def pick(
     plain_jobs: PlainJobs[Entry],
     queue: str,
     bounds: Bounds,
-    now: int,
+    time: Callable[[], int],
     *,
     coin: bool,
     is_broad: bool = False,
@@ -386,7 +388,7 @@ async def pick(
         plain = await plain_jobs(priority, priority, left)
         share = lines_share(left, len(plain), coin)
         its_bounds = replace(bounds.without(0, rated, len(behind)), slots=share)
-        lined = await claim(ledger, queue, priority, its_bounds, now, is_broad=is_broad, is_ordered=is_ordered)
+        lined = await claim(ledger, queue, priority, its_bounds, time, is_broad=is_broad, is_ordered=is_ordered)
         rated += lined.rated
         behind |= lined.behind
         queues |= lined.queues

@@ -252,10 +252,9 @@ def trains_of(lines: Sequence[Line[Key]], gates: Mapping[Key, Gate[Key]]) -> dic
 
 
 def in_trains(jobs: Iterable[tuple[UUID, Hashable]]) -> dict[UUID, UUID]:
-    """Jobs that were claimed together, in their order, and the lines that they stand in: which one each is behind.
+    """Jobs that were claimed together, in their order, with their lines if these lead to orders: who is behind whom.
 
-    For claims whose answer was lost. Nobody looks then whether a line leads to an order: its jobs are run one after the
-    other in any case.
+    For claims whose answer was lost.
     """
     last: dict[Hashable, UUID] = {}
     behind: dict[UUID, UUID] = {}

@@ -74,6 +74,11 @@ def test_a_schedule_is_added_run_paused_resumed_and_removed(run: Run, url: str) 
     record = hf.jobs.get(job)
     assert (record.args["tenant"], record.priority, record.context) == ("acme", 8, {"schedule": "acme"})
     hf.close()
+    changed = run("schedules", "change", "acme", "--every", "90", "--queue", "slow", "--json")
+    assert (changed.json["plan"]["every"], changed.json["plan"]["queue"]) == (90.0, "slow")
+    assert changed.json["plan"]["priority"] == 8, "as before"
+    assert "secret-7" not in changed.out
+    assert run("schedules", "change", "acme").status == 2
     assert "paused" in run("schedules", "pause", "acme").out
     assert run("schedules", "next", "acme", "--json").json == []
     assert run("schedules", "resume", "acme", "--json").json["state"] == "active"

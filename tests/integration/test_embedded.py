@@ -10,7 +10,7 @@ from uuid import UUID, uuid4
 
 import pytest
 
-from holdfast import Holdfast, JobFailed, JobState, Retry, State, StoreUnavailable
+from holdfast import ConfigurationError, Holdfast, JobFailed, JobState, Retry, State, StoreUnavailable
 from holdfast.store import NewWorker, WorkerRecord
 
 _PATIENCE = 30.0
@@ -165,6 +165,22 @@ async def test_an_app_that_can_not_register_its_worker_shuts_down_what_it_starte
         async with hf.worker():
             raise AssertionError("it is not at work")
     assert calls == ["started", "stopped"]
+
+
+async def test_a_worker_that_runs_is_not_started_once_more_and_can_be_started_again(hf: Holdfast) -> None:
+    @hf.task
+    async def double(number: int) -> int:
+        return 2 * number
+
+    worker = hf.worker()
+    for number in range(2):
+        async with worker:
+            with pytest.raises(ConfigurationError, match="running already"):
+                async with worker:
+                    raise AssertionError("it is not entered")
+            assert await (await double.aenqueue(number)).aresult(timeout=_PATIENCE) == 2 * number
+            assert len(await hf.workers.alist()) == 1
+        assert await hf.workers.alist() == []
 
 
 @pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO])

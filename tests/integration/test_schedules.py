@@ -219,6 +219,21 @@ async def test_what_was_changed_or_removed_stays_so_when_a_worker_starts_until_i
         assert (back.override, back.is_removed, back.plan.every) == (None, False, timedelta(hours=1))
 
 
+async def test_a_time_that_is_changed_is_one_of_the_schedule_s_zone(hf: Holdfast) -> None:
+    @hf.task
+    async def greet() -> None: ...
+
+    await hf.apublish_tasks()
+    await hf.schedules.aadd("greet", "greet", at="2131-01-01 00:00", tz="Europe/Paris")
+    changed = await hf.schedules.achange("greet", at="2132-07-01 00:00")
+    assert (changed.plan.at, changed.plan.tz) == (datetime(2132, 6, 30, 22, tzinfo=UTC), "Europe/Paris")
+    with pytest.raises(InvalidOption, match="together with tz"):
+        await hf.schedules.achange("greet", tz="Asia/Tokyo")
+    changed = await hf.schedules.achange("greet", at="2132-07-01 00:00", tz="Asia/Tokyo")
+    assert (changed.plan.at, changed.plan.tz) == (datetime(2132, 6, 30, 15, tzinfo=UTC), "Asia/Tokyo")
+    assert await hf.schedules.anext("greet") == [changed.plan.at]
+
+
 @pytest.mark.parametrize(
     ("options", "hint"),
     [

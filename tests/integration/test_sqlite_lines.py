@@ -212,6 +212,27 @@ async def test_a_line_is_not_forgotten_in_the_transaction_that_brings_a_job_for_
         assert [claimed.id for claimed in await one.claim()] == [job.id]
 
 
+async def test_jobs_of_a_claim_whose_answer_was_lost_are_behind_others_only_in_an_order(tmp_path: Path) -> None:
+    """Jobs that a rate has let through must not wait for each other: they count from when they were claimed."""
+    store = SqliteStore(tmp_path / "jobs.db")
+    try:
+        ids, worker = Ids(), uuid4()
+        await store.register(NewWorker(worker, "worker"))
+        for number, kind in enumerate((GateKind.RATE, GateKind.LIMIT, GateKind.ORDER)):
+            queue = f"queue{number}"
+            rule = LineRule((GateRule(kind, "task", "", 10, 60_000_000 if kind is GateKind.RATE else 0),))
+            jobs = [NewJob(ids.make(), "task", queue, "{}", line=rule) for _ in range(3)]
+            await store.enqueue(jobs)
+            token = uuid4()
+            claimed = await store.claim(worker, token, {queue: 5}, None, 4)
+            assert [job.id for job in claimed] == [job.id for job in jobs]
+            again = await store._writer.run(Operation(lambda it, token=token: it.claimed_before(worker, token)))  # type: ignore[misc]
+            assert [(job.id, job.behind) for job in again] == [(job.id, job.behind) for job in claimed]
+            assert (again[1].behind is None) is (kind is not GateKind.ORDER)
+    finally:
+        await store.close()
+
+
 async def test_who_was_ahead_of_others_is_not_forgotten_before_they_have_caught_up(tmp_path: Path) -> None:
     clock, path = ManualClock(), tmp_path / "jobs.db"
     async with two_processes(path, clock) as (one, _):

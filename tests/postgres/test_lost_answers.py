@@ -9,10 +9,12 @@ from uuid import uuid4
 import pytest
 
 from holdfast.errors import OutcomeUnknown, StoreUnavailable
+from holdfast.gates import GateKind, GateRule, LineRule
 from holdfast.job import JobState, Stage
 from holdfast.lifecycle import Bury, Complete, GiveBack, Transition, Withdraw
 from holdfast.store import Filter, Held, NewWorker, Queue, Settled, Settlement, TaskDefinition
 from holdfast.stores.postgres import PostgresStore
+from holdfast.testing.store_contract.lines import limit, rate
 from tests.crash.rounds import IS_THOROUGH
 from tests.postgres.database import Database, until
 from tests.postgres.jobs import FAILURE, QUEUE, bury, claim, enqueue, new, register, settle, start
@@ -127,6 +129,25 @@ async def test_a_claim_in_doubt_is_given_back_by_the_next_beat(
     again = await claim(store, worker, 3)
     assert [job.id for job in again] == there
     assert {job.attempt for job in again} == {1}, "a claim that was never answered must not be charged"
+
+
+async def test_jobs_that_are_found_again_are_behind_others_only_in_an_order(
+    far_store: PostgresStore, store: PostgresStore, proxy: Proxy
+) -> None:
+    """Jobs that a rate has let through must not wait for each other: they count from when they were claimed."""
+    worker = await register(store)
+    train = LineRule((GateRule(GateKind.ORDER, "task", "key", 10),))
+    for rule in (rate(5), limit(5), train):
+        queue = f"queue-{uuid4()}"
+        await enqueue(store, 1, queue=queue, line=rule)
+        await settle(store, await claim(far_store, worker, 5, queue), Complete())  # from now on it knows what is there
+        there = await enqueue(store, 3, queue=queue, line=rule)
+        plan = proxy.plan(Harm.CUT_AFTER, "taken.*, room.queues")
+        claimed = await far_store.claim(worker, uuid4(), {queue: 5}, None, 4)
+        assert plan.done == 1
+        assert [job.id for job in claimed] == there
+        behind = [None, *there[:2]] if rule == train else [None] * 3
+        assert [job.behind for job in claimed] == behind
 
 
 # ── steering ─────────────────────────────────────────────────────────────────────────────────────────────────────────

@@ -44,7 +44,7 @@ INDEXES: Final = {
         *("gates_pkey", "lines_open", "lines_pkey"),
     },
     "claim": {"jobs_pkey", "jobs_ready", "lines_open", "wakes_of_queue"},
-    "claimed": {"jobs_active"},
+    "claimed": {"jobs_active", "gates_pkey", "lines_pkey"},
     "close_keys": {"keys_of_job"},
     "complete": {"jobs_pkey", "keys_of_job"},
     "complete_lined": {"jobs_pkey", "keys_of_job"},

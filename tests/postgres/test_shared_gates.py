@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
+from datetime import timedelta
 from uuid import UUID, uuid4
+
+import pytest
 
 from holdfast.lifecycle import Complete
 from holdfast.store import Settlement
 from holdfast.stores.postgres import PostgresStore
-from holdfast.testing.store_contract.lines import limit, order, tenant, together
+from holdfast.testing.store_contract.lines import limit, order, rate, tenant, together
 from tests.postgres.conftest import Opener
 from tests.postgres.database import PATIENCE, Database
 from tests.postgres.jobs import claim, new, register, settle
@@ -66,6 +70,45 @@ async def test_a_line_is_not_forgotten_if_its_wake_is_taken_while_the_gate_is_fu
     blocked.cancel()
     await one.tick()
     assert [job.id for job in await claim(other, its, 1, "b")] == [waiting[0].id]
+
+
+@pytest.mark.parametrize("is_woken", [True, False], ids=["closed lines", "open lines"])
+async def test_who_has_waited_for_a_rate_counts_from_when_he_passes_it(
+    store: PostgresStore, database: Database, is_woken: bool
+) -> None:
+    """He came long before, and is not forgotten the sooner for it."""
+    worker = await register(store)
+    window = timedelta(milliseconds=700)
+    for queue in "ab":
+        await store.enqueue([new(queue=queue, line=rate(3, window)) for _ in range(12)])
+    started = {job.id: time.monotonic() for job in await claim(store, worker, 5, "a")}
+    assert len(started) == 3
+    if not is_woken:
+        await asyncio.sleep(0.8)
+        await store.tick()
+        started |= {job.id: time.monotonic() for job in await claim(store, worker, 2, "a")}
+        assert len(started) == 5, "their line is open"
+    await asyncio.sleep(0.8)
+    await store.tick()
+    held = await database.connect()
+    try:
+        async with held.transaction():
+            await held.execute("select from holdfast.gates for update")
+            claiming = asyncio.create_task(claim(store, worker, 5, "a"))
+            await database.until_waiting()
+            await asyncio.sleep(1)
+        started |= {job.id: time.monotonic() for job in await claiming}
+    finally:
+        await held.close()
+    until = time.monotonic() + 2
+    while time.monotonic() < until:
+        await store.tick()
+        for queue in "ab":
+            started |= {job.id: time.monotonic() for job in await claim(store, worker, 5, queue)}
+    times = sorted(started.values())
+    assert len(times) >= 12
+    # Claimed before they are seen here, but not by that much.
+    assert all(later - first > 0.5 for first, later in zip(times, times[3:], strict=False))
 
 
 async def test_nobody_is_forgotten_where_claimers_of_several_queues_race_for_room(

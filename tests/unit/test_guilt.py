@@ -197,15 +197,17 @@ def test_all_that_ran_in_a_process_that_died_are_suspected_and_nobody_is_charged
             entry(2, Place.PROCESS),
             entry(3, phase=Phase.CLAIMED),
             entry(4, phase=Phase.FINISHED),
+            entry(5, Place.PROCESS, phase=Phase.FINISHED),
         ),
         HOW,
     )
-    assert (charged(outcomes), suspected(outcomes)) == (set(), {0, 1})
-    assert (outcomes[2], outcomes[3], outcomes[4]) == (Interrupted(), Interrupted(has_started=False), Interrupted())
-    crashed = outcomes[0]
-    assert isinstance(crashed, Crashed)
-    assert crashed.failure.kind is FailureKind.CRASH
-    assert HOW in crashed.failure.message
+    assert (charged(outcomes), suspected(outcomes)) == (set(), {0, 1, 4})
+    assert (outcomes[2], outcomes[3], outcomes[5]) == (Interrupted(), Interrupted(has_started=False), Interrupted())
+    for slot, when in ((0, "while it ran this job"), (4, "when this job had just ended")):
+        crashed = outcomes[slot]
+        assert isinstance(crashed, Crashed)
+        assert crashed.failure.kind is FailureKind.CRASH
+        assert f"{HOW} {when}" in crashed.failure.message
 
 
 def test_nobody_is_blamed_for_a_replacement() -> None:
@@ -261,11 +263,13 @@ def test_every_job_gets_exactly_one_outcome(seen: Flight, judge: Any) -> None:
 
 
 @given(flights(), judgements)
-def test_what_does_not_run_is_never_blamed(seen: Flight, judge: Any) -> None:
+def test_what_has_not_started_is_never_blamed_and_what_has_ended_never_charged(seen: Flight, judge: Any) -> None:
     outcomes = judge(seen)
     for each in seen.entries:
-        if each.phase is not Phase.STARTED:
-            assert outcomes[each.slot] == Interrupted(has_started=each.phase is Phase.FINISHED)
+        if each.phase is Phase.CLAIMED:
+            assert outcomes[each.slot] == Interrupted(has_started=False)
+        elif each.phase is Phase.FINISHED:
+            assert outcomes[each.slot] == Interrupted() or is_suspected(outcomes[each.slot])
 
 
 @given(flights(), judgements)

@@ -95,6 +95,11 @@ def test_a_soft_timeout_with_other_errors_is_told_as_those() -> None:
     assert outcome.failure.kind is FailureKind.ERROR
 
 
+@pytest.mark.parametrize("error", [SoftTimeout(), BaseExceptionGroup("of a task group", [SoftTimeout()])], ids=repr)
+def test_a_soft_timeout_is_called_one_also_if_a_task_group_has_wrapped_it(error: BaseException) -> None:
+    assert raised(error).failure.error_type == "SoftTimeout"
+
+
 def test_a_soft_timeout_tells_the_limit() -> None:
     assert raised(SoftTimeout()).failure.message == "Its soft timeout of 3 s was over."
 

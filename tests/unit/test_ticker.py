@@ -19,12 +19,10 @@ MILLISECOND = timedelta(milliseconds=1)
 class Answers:
     """A store that says of each tick what it is told to."""
 
-    def __init__(self, *ticks: Tick, seconds: float = 0.0) -> None:
+    def __init__(self, *ticks: Tick) -> None:
         self._ticks = list(ticks)
-        self._seconds = seconds
 
     async def tick(self) -> Tick:
-        await asyncio.sleep(self._seconds)
         return self._ticks.pop(0)
 
 
@@ -33,7 +31,11 @@ def ticker_of(answers: Answers) -> Ticker:
 
 
 async def nap_after(tick: Tick, seconds: float = 0.0) -> float:
-    return await ticker_of(Answers(tick, seconds=seconds)).act()
+    """After a tick that took so long, however long this machine was at something else meanwhile."""
+    moments = iter([0.0, seconds])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(asyncio.get_running_loop(), "time", lambda: next(moments))
+        return await ticker_of(Answers(tick)).act()
 
 
 def is_exact(nap: float, milliseconds: float) -> bool:

@@ -81,7 +81,7 @@ class World:
         found: list[UUID] = []
         for priority in sorted(at_once(self.ledger.open_priorities(queue)), reverse=True):
             bounds = Bounds(slots - len(found), most_rated, most_behind)
-            claimed = at_once(traffic.claim(self.ledger, queue, priority, bounds, self.now))
+            claimed = at_once(traffic.claim(self.ledger, queue, priority, bounds, lambda: self.now))
             for job in claimed.jobs:
                 assert claimed.behind.get(job) is None or claimed.behind[job] in self.active
                 self.ready[self.line_of[job]].remove(job)

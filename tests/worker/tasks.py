@@ -434,6 +434,8 @@ async def _fail(ctx: Context, kind: str) -> Any:
             raise ValueError("planned")
         case "evil":
             raise _Evil
+        case "liar":
+            raise _Liar
         case "exit":
             sys.exit("not today")
         case "interrupt":
@@ -485,6 +487,12 @@ class _Evil(Exception):
         raise SystemExit("nor this")
 
 
+class _Liar(Exception):
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
+        raise SystemExit("whoever asks")
+
+
 def _cycle() -> list[Any]:
     cycle: list[Any] = []
     cycle.append(cycle)
@@ -503,6 +511,8 @@ def _crash(how: str) -> None:
             os._exit(0)
         case "exit 3":
             os._exit(3)
+        case "exit behind":
+            asyncio.get_running_loop().call_soon(os._exit, 3)  # when it has ended, and before that is written down
         case "exit in a task":
             asyncio.get_running_loop().create_task(_exit())
         case _:

@@ -53,6 +53,16 @@ def test_who_kills_the_process_is_found_and_buried_and_its_neighbours_complete(c
         assert job.record().attempt == 1
 
 
+def test_who_leaves_something_behind_that_kills_the_process_is_found_and_buried(client: Client) -> None:
+    """Its task has ended well each time; that is never known."""
+    guilty = client.enqueue("crash", how="exit behind")
+    record = client.end_of(guilty)
+    assert (record.state, record.crashes) == (JobState.DEAD, MOST_CRASHES)
+    assert client.kinds(guilty) == ["crash"] * MOST_CRASHES
+    assert len(client.history.read("start", guilty.id)) == MOST_CRASHES
+    assert client.enqueue("quick", number=7).result("60s") == 7
+
+
 def test_who_ends_the_process_from_a_task_beside_itself_does_so_twice_at_most(client: Client) -> None:
     """Then it is alone, where that is an exception like any other, and its attempts are bounded."""
     guilty = client.enqueue("crash", how="exit in a task")

@@ -77,6 +77,14 @@ def test_a_task_that_raises_is_retried_and_at_last_buried(client: Client, task: 
     assert len(client.history.read("start", job.id)) == 3
 
 
+@pytest.mark.parametrize("task", ["fail", "alone_fail"])
+def test_an_exception_that_lies_about_its_class_is_one_like_any_other(client: Client, task: str) -> None:
+    job = client.enqueue(task, kind="liar")
+    record = client.end_of(job)
+    assert (record.state, record.attempt, record.runs, record.crashes) == (JobState.DEAD, 3, 3, 0)
+    assert client.kinds(job) == ["error"] * 3
+
+
 def test_the_traceback_of_a_failure_is_kept(client: Client) -> None:
     job = client.enqueue("fail", kind="group")
     client.end_of(job)

@@ -10,6 +10,7 @@ from holdfast.breaker import BreakerRecord, BreakerState
 from holdfast.cli.asking import ask
 from holdfast.cli.target import App, Url
 from holdfast.cli.terminal import AsJson, show, show_json, show_table, shown_time
+from holdfast.cli.typed import typed_span
 from holdfast.span import format_span
 
 commands = typer.Typer(help="Look at circuit breakers, and steer them.", no_args_is_help=True, rich_markup_mode=None)
@@ -60,7 +61,7 @@ def open(
     as_json: AsJson = False,
 ) -> None:
     """Open a breaker at once, because what is behind it is known to be away."""
-    _tell(ask(app, url, lambda hf: hf.breakers.aopen(name, span)), as_json)
+    _tell(ask(app, url, lambda hf: hf.breakers.aopen(name, None if span is None else typed_span(span))), as_json)
 
 
 def _tell(record: BreakerRecord, as_json: bool) -> None:

@@ -11,6 +11,7 @@ import typer
 from holdfast.cli.asking import ask
 from holdfast.cli.target import App, Url
 from holdfast.cli.terminal import AsJson, show, show_json, show_table, shown_time
+from holdfast.cli.typed import typed_span
 from holdfast.clock import SystemClock
 from holdfast.planning import PlanOptions
 from holdfast.schedule import Plan, ScheduleRecord
@@ -19,6 +20,15 @@ from holdfast.timing import find_zone
 commands = typer.Typer(help="Look at schedules, add them, and steer them.", no_args_is_help=True, rich_markup_mode=None)
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The schedule.")]
+Cron = Annotated[str | None, typer.Option("--cron", metavar="FIELDS", help="'0 9 * * mon-fri', or @daily.")]
+Every = Annotated[str | None, typer.Option("--every", metavar="SPAN", help="An interval: 5m.")]
+At = Annotated[str | None, typer.Option("--at", metavar="TIME", help="Once: '2026-12-31 23:59:59'.")]
+CatchUp = Annotated[str | None, typer.Option("--catchup", help="Missed ticks: skip, once or all.")]
+Overlap = Annotated[str | None, typer.Option("--overlap", help="Unfinished jobs: skip or queue.")]
+Jitter = Annotated[str | None, typer.Option("--jitter", metavar="SPAN", help="Delay jobs by a part of it.")]
+Arguments = Annotated[str | None, typer.Option("--args", metavar="JSON", help='The arguments: {"tenant": "a"}.')]
+Queue = Annotated[str | None, typer.Option("--queue", help="Another queue than the task's.")]
+Priority = Annotated[str | None, typer.Option("--priority", help="Another priority: 0 to 9, high or low.")]
 
 _STYLES = {"active": "green", "paused": "yellow", "removed": "red", "orphaned": "yellow", "over": "dim"}
 
@@ -73,35 +83,47 @@ def next(
 def add(
     name: Name,
     task: Annotated[str, typer.Argument(metavar="TASK", help="The task, by name.")],
-    cron: Annotated[str | None, typer.Option("--cron", metavar="FIELDS", help="'0 9 * * mon-fri', or @daily.")] = None,
-    every: Annotated[str | None, typer.Option("--every", metavar="SPAN", help="An interval: 5m.")] = None,
-    at: Annotated[str | None, typer.Option("--at", metavar="TIME", help="Once: '2026-12-31 23:59:59'.")] = None,
+    cron: Cron = None,
+    every: Every = None,
+    at: At = None,
     tz: Annotated[str | None, typer.Option("--tz", metavar="ZONE", help="Europe/Paris; UTC by default.")] = None,
-    catchup: Annotated[str | None, typer.Option("--catchup", help="Missed ticks: skip, once or all.")] = None,
-    overlap: Annotated[str | None, typer.Option("--overlap", help="Unfinished jobs: skip or queue.")] = None,
-    jitter: Annotated[str | None, typer.Option("--jitter", metavar="SPAN", help="Delay jobs by a part of it.")] = None,
-    args: Annotated[str | None, typer.Option("--args", metavar="JSON", help='The arguments: {"tenant": "a"}.')] = None,
-    queue: Annotated[str | None, typer.Option("--queue", help="Another queue than the task's.")] = None,
-    priority: Annotated[str | None, typer.Option("--priority", help="Another priority: 0 to 9, high or low.")] = None,
+    catchup: CatchUp = None,
+    overlap: Overlap = None,
+    jitter: Jitter = None,
+    args: Arguments = None,
+    queue: Queue = None,
+    priority: Priority = None,
     app: App = None,
     url: Url = None,
     as_json: AsJson = False,
 ) -> None:
     """Schedule a task that some worker has published. It fires from now on, never for the past."""
-    given = {
-        "cron": cron,
-        "every": every,
-        "at": at,
-        "tz": tz,
-        "catchup": catchup,
-        "overlap": overlap,
-        "jitter": jitter,
-        "args": None if args is None else _arguments(args),
-        "queue": queue,
-        "priority": int(priority) if priority is not None and priority.isdecimal() else priority,
-    }
-    options: PlanOptions = {name: value for name, value in given.items() if value is not None}  # type: ignore[assignment]
+    options = _options(cron, every, at, tz, catchup, overlap, jitter, args, queue, priority)
     _tell(ask(app, url, lambda hf: hf.schedules.aadd(name, task, **options)), as_json)
+
+
+@commands.command()
+def change(
+    name: Name,
+    cron: Cron = None,
+    every: Every = None,
+    at: At = None,
+    tz: Annotated[str | None, typer.Option("--tz", metavar="ZONE", help="Europe/Paris; as before by default.")] = None,
+    catchup: CatchUp = None,
+    overlap: Overlap = None,
+    jitter: Jitter = None,
+    args: Arguments = None,
+    queue: Queue = None,
+    priority: Priority = None,
+    app: App = None,
+    url: Url = None,
+    as_json: AsJson = False,
+) -> None:
+    """Change some of a schedule, over what the code says. If that is when it fires, it counts from now."""
+    options = _options(cron, every, at, tz, catchup, overlap, jitter, args, queue, priority)
+    if not options:
+        raise typer.BadParameter("Say what to change, as in --cron '0 9 * * *'.", param_hint="OPTIONS")
+    _tell(ask(app, url, lambda hf: hf.schedules.achange(name, **options)), as_json)
 
 
 @commands.command()
@@ -143,6 +165,34 @@ def reset(name: Name, app: App = None, url: Url = None, as_json: AsJson = False)
 
 
 # ── arguments ────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _options(
+    cron: str | None,
+    every: str | None,
+    at: str | None,
+    tz: str | None,
+    catchup: str | None,
+    overlap: str | None,
+    jitter: str | None,
+    args: str | None,
+    queue: str | None,
+    priority: str | None,
+) -> PlanOptions:
+    """Those that were given."""
+    given = {
+        "cron": cron,
+        "every": None if every is None else typed_span(every),
+        "at": at,
+        "tz": tz,
+        "catchup": catchup,
+        "overlap": overlap,
+        "jitter": None if jitter is None else typed_span(jitter),
+        "args": None if args is None else _arguments(args),
+        "queue": queue,
+        "priority": int(priority) if priority is not None and priority.isdecimal() else priority,
+    }
+    return {name: value for name, value in given.items() if value is not None}  # type: ignore[return-value]
 
 
 def _arguments(text: str) -> Any:

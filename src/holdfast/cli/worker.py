@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from holdfast.cli.terminal import complain, tell
+from holdfast.cli.typed import typed_span
 from holdfast.errors import InvalidOption, MissingDriver
 from holdfast.span import parse_span
 from holdfast.supervision.supervisor import Options, Supervisor
@@ -67,7 +68,7 @@ def worker(
         app=chosen,
         slots=make_slots(parse_queues(queue or ()), concurrency),
         processes=processes or _cores(),
-        grace=parse_span(grace, "--grace").total_seconds(),
+        grace=parse_span(typed_span(grace), "--grace").total_seconds(),
         max_jobs=max_jobs,
         max_memory=None if max_memory is None else parse_size(max_memory),
         log_level=level,

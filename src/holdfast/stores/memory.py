@@ -227,8 +227,7 @@ class MemoryStore:
         async def plain_jobs(lowest: int, highest: int, most: int) -> list[JobRecord]:
             return [job for job in plain if lowest <= job.priority <= highest][:most]
 
-        moment = to_microseconds(now)
-        picked = at_once(traffic.pick(self._ledger, plain_jobs, queue, bounds, moment, coin=coin))
+        picked = at_once(traffic.pick(self._ledger, plain_jobs, queue, bounds, lambda: to_microseconds(now), coin=coin))
         self._ring(HintKind.WORK, picked.queues)
         if picked.has_timed:
             self._ring(HintKind.LATER, {queue})

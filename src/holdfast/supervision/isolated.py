@@ -209,7 +209,7 @@ class Cell:
             encoded = plan.encode_result(value)
         except BaseException as error:
             raised = error
-            self._is_spent = isinstance(error, SystemExit | KeyboardInterrupt)
+            self._is_spent = issubclass(type(error), SystemExit | KeyboardInterrupt)  # it may lie about its class
         if raised is not None and self._is_stopped:
             run.stop = Interrupted
         now = self._app.engine.clock.now()

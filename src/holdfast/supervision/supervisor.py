@@ -33,7 +33,7 @@ from holdfast.maintenance.rescuer import Rescuer
 from holdfast.maintenance.scheduler import Scheduler
 from holdfast.maintenance.ticker import Ticker
 from holdfast.maintenance.undertaker import Undertaker
-from holdfast.outcome import Outcome
+from holdfast.outcome import Crashed, Outcome
 from holdfast.store import LARGEST_BATCH, NewWorker, Settlement, Store
 from holdfast.supervision.child import CANT_START
 from holdfast.supervision.ward import Sentence, Stage, Ward
@@ -56,6 +56,7 @@ _LONGEST_PAUSE: Final = 30.0
 _MOST_VERSIONS: Final = 100
 _HEAD_START: Final = 1.0
 """Seconds that a child which is missed has for its start, before one is started that is not."""
+_MOST_TOLD: Final = 10
 _FAR_TOO_MUCH: Final = 2
 """Times the memory that a child may use; then its jobs are not waited for any longer than at a stop."""
 
@@ -90,6 +91,7 @@ class Supervisor:
         self._number = 0
         self._failures = 0
         self._has_worked = False
+        self._has_told_of_size = False
         self._start_after = 0.0
         self._started_at = 0.0
         self._is_stopping = False
@@ -449,6 +451,9 @@ class Supervisor:
         """
         most_jobs, most_memory = self.options.max_jobs, self.options.max_memory
         used = 0 if most_memory is None else resident_memory(ward.pid)
+        if most_memory is not None and not flight.finished and not flight.entries:
+            self._tell_if_too_large_at_rest(used, most_memory)
+            return  # the next one would be no smaller
         may_retire = sum(other.stage is Stage.RETIRING for other in self._children) < self.options.processes
         match ward.stage:
             case Stage.WORKING | Stage.RETIRING if most_memory is not None and used > _FAR_TOO_MUCH * most_memory:
@@ -467,6 +472,15 @@ class Supervisor:
             case _:
                 return
         self._changed.set()
+
+    def _tell_if_too_large_at_rest(self, used: int, most_memory: int) -> None:
+        if used > most_memory and not self._has_told_of_size:
+            self._has_told_of_size = True
+            log.warning(
+                "a child uses %d MB before its first job, more than --max-memory allows: "
+                "each is replaced after its first job. Allow more.",
+                used // 1_000_000,
+            )
 
     async def _look_for_blocked(self, ward: Ward, flight: Flight, now: float) -> None:
         if not ward.working_since:
@@ -539,9 +553,17 @@ def _others_wait(flight: Flight) -> bool:
 
 
 def _tell_losses(flight: Flight, outcomes: dict[int, Outcome]) -> None:
-    for entry in flight.entries:
-        if entry.phase is Phase.STARTED and entry.slot in outcomes:
-            log.warning("%s %s: %s", entry.task, entry.id, _in_words(entry, outcomes[entry.slot]))
+    """Of all that ran, and of what had just ended if it is under suspicion: in a busy child that may be many."""
+    lost = [entry for entry in flight.entries if entry.phase is Phase.STARTED and entry.slot in outcomes]
+    ended = [
+        entry
+        for entry in flight.entries
+        if entry.phase is Phase.FINISHED and isinstance(outcomes.get(entry.slot), Crashed)
+    ]
+    for entry in (*lost, *ended[:_MOST_TOLD]):
+        log.warning("%s %s: %s", entry.task, entry.id, _in_words(entry, outcomes[entry.slot]))
+    if len(ended) > _MOST_TOLD:
+        log.warning("and %d more that had just ended", len(ended) - _MOST_TOLD)
 
 
 def _in_words(entry: Entry, outcome: Outcome) -> str:

@@ -25,7 +25,7 @@ from typing import Any, Final, Self
 from uuid import UUID
 
 from holdfast.engine import Engine
-from holdfast.errors import HoldfastError, InvalidOption
+from holdfast.errors import ConfigurationError, HoldfastError, InvalidOption
 from holdfast.hooks import State
 from holdfast.maintenance.herald import Herald
 from holdfast.maintenance.pruner import Pruner
@@ -77,12 +77,25 @@ class EmbeddedWorker:
         self._tasks: list[asyncio.Task[None]] = []
         """The work; none while it begins anew."""
         self._watching: asyncio.Task[None] | None = None
+        self._is_entered = False
 
     async def __aenter__(self) -> Self:
         refuse_in_isolation()
         engine = self._engine
         if engine.is_unattended:
             return self  # a test of the app runs the jobs itself
+        if self._is_entered:
+            raise ConfigurationError("This worker is running already. For another one, call hf.worker() again.")
+        self._is_entered = True
+        try:
+            await self._start()
+        except BaseException:
+            self._is_entered = False
+            raise
+        return self
+
+    async def _start(self) -> None:
+        engine = self._engine
         await engine.declared()
         await engine.publish_tasks(engine.code_since)
         await engine.hooks.start(self._state)
@@ -94,7 +107,6 @@ class EmbeddedWorker:
             raise
         self._watching = asyncio.create_task(self._begin_anew_when_lost(), name="holdfast-worker")
         engine.workers_here += 1
-        return self
 
     async def _begin(self) -> None:
         engine, worker = self._engine, self._engine.ids.make()
@@ -160,8 +172,9 @@ class EmbeddedWorker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._station is None or self._watching is None:
+        if not self._is_entered or self._station is None or self._watching is None:
             return
+        self._is_entered = False
         self._engine.workers_here -= 1
         self._watching.cancel()
         await asyncio.wait([self._watching])

@@ -3,9 +3,10 @@
 Known:    the job whose time is over although the event loop comes round; on a loop that does not, the one in a thread
           whose time is over, else the one on the loop's CPU; the job that was alone in its process. It is charged.
 Unknown:  the process died with several jobs in it, or was stuck for no reason that can be seen. Nobody is charged, but
-          the crash is counted for each that ran; from its second crash on a job runs alone, where guilt is certain.
-Innocent: had not started, had finished, ran in a process of its own, or somebody else is known to be guilty. It is
-          given back as if nothing had happened.
+          the crash is counted for each that ran, also if it had just ended: what it has left behind may have done it,
+          and would do it again and again. From its second crash on a job runs alone, where guilt is certain.
+Innocent: had not started, ran in a process of its own, or somebody else is known to be guilty. It is given back as if
+          nothing had happened.
 """
 
 from __future__ import annotations
@@ -73,7 +74,7 @@ def outcomes_of_timeout(flight: Flight, now: float) -> dict[int, Outcome]:
         if entry.slot in guilty:
             outcomes[entry.slot] = _timed_out(entry, now)
         elif entry.slot in suspects:
-            outcomes[entry.slot] = _suspected("was killed because it did not respond")
+            outcomes[entry.slot] = _suspected(entry, "was killed because it did not respond")
         else:
             outcomes[entry.slot] = _innocent(entry)
     return outcomes
@@ -82,7 +83,9 @@ def outcomes_of_timeout(flight: Flight, now: float) -> dict[int, Outcome]:
 def outcomes_of_crash(flight: Flight, how: str) -> dict[int, Outcome]:
     """The process died by itself, or was killed by somebody else. `how`: in words, for people."""
     suspects = _sharing(flight)
-    return {entry.slot: _suspected(how) if entry.slot in suspects else _innocent(entry) for entry in flight.entries}
+    return {
+        entry.slot: _suspected(entry, how) if entry.slot in suspects else _innocent(entry) for entry in flight.entries
+    }
 
 
 def outcomes_of_replacement(flight: Flight) -> dict[int, Outcome]:
@@ -152,20 +155,23 @@ def _is_confirmed(entry: Entry, flight: Flight) -> bool:
 
 
 def _sharing(flight: Flight) -> set[int]:
-    """The slots of jobs that run in this very process."""
-    return {entry.slot for entry in flight.running if entry.place is not Place.PROCESS}
+    """The slots of jobs that run in this very process, or have just run in it."""
+    return {
+        entry.slot for entry in flight.entries if entry.phase is not Phase.CLAIMED and entry.place is not Place.PROCESS
+    }
 
 
 def _innocent(entry: Entry) -> Outcome:
     return Interrupted(has_started=entry.phase is not Phase.CLAIMED)
 
 
-def _suspected(how: str) -> Outcome:
+def _suspected(entry: Entry, how: str) -> Outcome:
+    when = "while it ran this job" if entry.phase is Phase.STARTED else "when this job had just ended"
     return Crashed(
         Failure(
             FailureKind.CRASH,
             "WorkerCrashed",
-            f"The worker process {how} while it ran this job. It is not known whether this job was the reason.",
+            f"The worker process {how} {when}. It is not known whether this job was the reason.",
         )
     )
 

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from holdfast.breaker import Permit
 from holdfast.context import Context, SoftTimeout, TransactionalContext
 from holdfast.engine import Engine
@@ -222,7 +224,9 @@ def _outcome_of(run: Run, error: BaseException, now: datetime) -> Outcome:
         if _awaits_its_transaction(run):
             return Raised(Verdict.SNOOZE, failure_of(error, FailureKind.WAITED, _NO_TURN), _UNTIL_ANOTHER_TRY)
         message = f"Its soft timeout of {run.plan.soft:g} s was over."
-        return Raised(Verdict.TRANSIENT, failure_of(error, FailureKind.TIMEOUT, message))
+        failure = failure_of(error, FailureKind.TIMEOUT, message)
+        # It is called the same whatever it was wrapped in.
+        return Raised(Verdict.TRANSIENT, replace(failure, error_type=SoftTimeout.__name__))
     if isinstance(error, asyncio.CancelledError) and run.stop is not None:
         if run.stop is Raised:
             return guilt.hard_timeout(time.monotonic() - run.started_at, run.plan.hard)

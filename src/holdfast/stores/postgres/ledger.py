@@ -56,7 +56,8 @@ class PostgresLedger:
         self._most_each = most_each
         self._is_ordered = is_ordered
         self._it = transaction
-        self._now = now
+        self.now = now
+        """The time: of the transaction's beginning, or when the gates came into our hands for which we had to wait."""
         self._turns = turns
         self._reached = reached or {}
         self.has_others = False
@@ -133,16 +134,18 @@ class PostgresLedger:
             most,
             self._bounds.slots,
             self._bounds.slots if self._most_each is None else self._most_each,
-            self._now,
+            self.now,
             [line.id for line in woken],
             [line.turn for line in woken],
             self._bounds.most_behind if self._is_ordered else None,
+            self._it.given_now,
         )
         look = rows.look(row, queue, priority)
         self.has_others |= look.has_others
         if not look.lines:
             return []
         self._may_wait = False
+        self.now = look.now
         self._most_ready = look.most
         self._ready = look.ready
         self.keep_gates(look.gates)
@@ -160,7 +163,9 @@ class PostgresLedger:
             return []
         self._has_waited = True  # and may have it in its hands
         found = await self._it.fetch("wait_for_line", next_one[0]["id"])
-        return await self._with_gates(self.keep_lines(map(rows.line, found)))
+        lines = await self._with_gates(self.keep_lines(map(rows.line, found)))
+        ((self.now,),) = await self._it.fetch("now", self._it.given_now)
+        return lines
 
     async def _with_gates(self, lines: list[Line]) -> list[Line]:
         gates = await self.gates({id for line in lines for id in line.gates})
@@ -241,7 +246,7 @@ class PostgresLedger:
     async def due_gates(self, most: int) -> dict[UUID, Gate]:
         """Those whose time has come, and that nobody else is at."""
         self._may_wait = False
-        return self.keep_gates(map(rows.gate, await self._it.fetch("due_gates", self._now, most)))
+        return self.keep_gates(map(rows.gate, await self._it.fetch("due_gates", self.now, most)))
 
     # ── jobs ─────────────────────────────────────────────────────────────────────────────────────────────────────────
 
@@ -257,7 +262,7 @@ class PostgresLedger:
         if more:
             found |= {id: [] for id in more}
             queue = self._lines[next(iter(more))].queue  # a claim is from one
-            for row in await self._it.fetch("ready_in_lines", queue, list(more), list(more.values()), self._now):
+            for row in await self._it.fetch("ready_in_lines", queue, list(more), list(more.values()), self.now):
                 found[row[0]].append(row[1])
         await self._keep_orders(found)
         self._known |= {id: len(jobs) for id, jobs in found.items()}
@@ -270,7 +275,7 @@ class PostgresLedger:
             return
         first: dict[UUID, list[UUID]] = {id: [] for id in wanted}
         queue = self._lines[next(iter(wanted))].queue
-        for row in await self._it.fetch("first_in_lines", queue, list(wanted), list(wanted.values()), self._now):
+        for row in await self._it.fetch("first_in_lines", queue, list(wanted), list(wanted.values()), self.now):
             first[row[0]].append(row[1])
         for id, jobs in first.items():
             pairs = zip(found[id], jobs, strict=False)
@@ -281,7 +286,7 @@ class PostgresLedger:
 
     async def lines_of_ready(self, jobs: Iterable[UUID]) -> dict[UUID, UUID]:
         found: dict[UUID, UUID] = {}
-        for id, line, is_ours in await self._it.fetch("lines_of_ready", list(jobs), self._now):
+        for id, line, is_ours in await self._it.fetch("lines_of_ready", list(jobs), self.now):
             if is_ours:
                 found[id] = line
             else:
@@ -338,7 +343,7 @@ class PostgresLedger:
         # Jobs of the lines at hand run, or have just done.
         served = list({line.queue for line in self._lines.values()})
         changed = *rows.saved_lines(lines.values(), self._known), *rows.saved_gates(gates.values())
-        return *changed, list(to_open), list(to_open.values()), self._now, served, *to_reach
+        return *changed, list(to_open), list(to_open.values()), self.now, served, *to_reach
 
     async def enter(self, queue: str, news: Mapping[UUID, tuple[str, int]]) -> set[UUID]:
         """Make lines that are not there, and their gates; and let the gates know what the code says now.

@@ -170,10 +170,15 @@ class _Round:
         if row["is_paused"]:
             return []
         self.is_lined = bool(row["open"] or row["wakes"])
-        now = row["now"]
         turns = dict(zip(row["open"], row["turns"], strict=True))
         ledger = PostgresLedger(
-            it, now, turns, {self._queue: row["reached"]}, self._bounds, self.most_each, is_ordered=self.is_ordered
+            it,
+            row["now"],
+            turns,
+            {self._queue: row["reached"]},
+            self._bounds,
+            self.most_each,
+            is_ordered=self.is_ordered,
         )
         woken = ledger.keep_lines(rows.woken_of_queue(row, self._queue))
         await traffic.wake(ledger, [line.id for line in woken])
@@ -192,7 +197,7 @@ class _Round:
             plain_jobs,
             self._queue,
             self._bounds,
-            now,
+            lambda: ledger.now,
             coin=bool(self._token.int & 1),
             is_broad=self.most_each is not None,
             is_ordered=self.is_ordered,

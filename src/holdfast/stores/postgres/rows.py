@@ -247,9 +247,9 @@ def claims(found: Sequence[Row]) -> list[ClaimedJob]:
 def claimed_before(found: Sequence[Row]) -> list[ClaimedJob]:
     """The jobs of claimed.sql, in the order to start in. In an order, priority does not count."""
     ordered = sorted(found, key=lambda row: (0 if row[21] else -row[4], row[19], row[20]))
-    behind = in_trains((row[0], row[21]) for row in ordered)
+    behind = in_trains((row[0], row[22]) for row in ordered)
     return [
-        ClaimedJob(*row[:13], _DELIVERIES[row[13]], *row[14:19], row[21] is not None, behind.get(row[0]))  # type: ignore[call-arg]
+        ClaimedJob(*row[:13], _DELIVERIES[row[13]], *row[14:19], row[21], behind.get(row[0]))  # type: ignore[call-arg]
         for row in ordered
     ]
 
@@ -302,12 +302,14 @@ class Look(msgspec.Struct):
     """The jobs of each line, the next one first."""
     most: int
     """So many ready jobs were looked for in each line."""
+    now: int
+    """When the gates were locked."""
     has_others: bool
     """There are more open lines: too many for this look, or others are at them."""
 
 
 def look(row: Row, queue: str, priority: int) -> Look:
-    ids, turns, tenants, sizes, ways, *gates, numbers, jobs, most, has_others = row
+    ids, turns, tenants, sizes, ways, *gates, numbers, jobs, most, now, has_others = row
     listed = zip(ids, _ways(sizes, ways), turns, tenants, strict=True)
     lines = [Line(id, queue, priority, way, LineState.OPEN, None, turn, tenant) for id, way, turn, tenant in listed]
     ready: list[list[UUID]] = [[] for _ in ids]
@@ -318,6 +320,7 @@ def look(row: Row, queue: str, priority: int) -> Look:
         [gate(each) for each in zip(*gates, strict=True)] if lines else [],
         dict(zip(ids, ready, strict=True)),
         most or 0,
+        now,
         has_others,
     )
 

@@ -307,7 +307,7 @@ class Transaction:
                 plain_jobs,
                 queue,
                 bounds,
-                self.microseconds,
+                lambda: self.microseconds,
                 coin=bool(token.int & 1),
                 is_ordered=self._known_lines.ordered.get(queue, False),
             )

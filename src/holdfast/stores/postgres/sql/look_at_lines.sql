@@ -3,7 +3,7 @@
 -- ours already and about to be opened. All of it in arrays, which cost least.
 -- $1 queue, $2 priority, $3 how many lines, $4 how many jobs are wanted, $5 how many of each line at most, $6 the time,
 -- $7 lines that are to be opened, $8 with which turns, $9 how many jobs may come behind the first ones of all lines, if
--- these are expected to lead to orders.
+-- these are expected to lead to orders, $10 the time, if it is given: it is told as of when the gates were locked.
 with
 opened as materialized (
     select id, gates, turn, tenant
@@ -70,6 +70,7 @@ select
     array(select number from ready order by rank) as numbers,
     array(select id from ready order by rank) as jobs,
     (select most from quota) as most,
+    coalesce($10::bigint, holdfast.now()) as now,
     (
         select true
         from holdfast.lines
