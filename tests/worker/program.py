@@ -53,8 +53,9 @@ class Program:
         app: str = "tests.worker.tasks:hf",
         folder: Path = _PROJECT,
         prelude: str = "",
+        is_heard: bool = True,
     ) -> None:
-        """`prelude` is run in the supervisor before its command."""
+        """`prelude` is run in the supervisor before its command. `is_heard`: somebody reads what it says."""
         environment = os.environ | {"HOLDFAST_URL": url, VARIABLE: str(history.path), "PYTHONUNBUFFERED": "1"}
         self._process = subprocess.Popen(
             [sys.executable, "-c", f"{prelude}\nfrom holdfast.cli import main\nmain()", "worker", app, *options]
@@ -71,7 +72,8 @@ class Program:
         self._lines: list[str] = []
         self._news = threading.Condition()
         self._reader = threading.Thread(target=self._read, daemon=True)
-        self._reader.start()
+        if is_heard:
+            self._reader.start()
 
     def __enter__(self) -> Self:
         return self
@@ -83,6 +85,8 @@ class Program:
         self._process.kill()
         self._process.wait(PATIENCE)
         send(signal.SIGKILL, family)
+        if self._reader.ident is None and self._process.stdout is not None:
+            self._process.stdout.close()
         if error is not None:
             sys.stderr.write(f"── the worker said ──\n{self.output}\n")
 
@@ -127,7 +131,8 @@ class Program:
     def wait(self, patience: float = PATIENCE) -> int:
         """Its status, once it has ended and all that it said is read."""
         status = self._process.wait(patience)
-        self._reader.join(5)
+        if self._reader.ident is not None:
+            self._reader.join(5)
         return status
 
     def stop(self) -> int:

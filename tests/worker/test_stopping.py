@@ -145,6 +145,18 @@ def test_a_signal_while_it_starts_stops_it(client: Client) -> None:
             assert client.workers() == []
 
 
+def test_a_reader_of_the_log_who_has_stopped_reading_holds_up_nobody(client: Client) -> None:
+    with Program(client.url, client.history, "-p", "1", is_heard=False) as program:
+        (worker,) = client.working()
+        for job in [client.enqueue("fail", kind="error") for _ in range(400)]:
+            assert client.end_of(job).state is JobState.DEAD, "and three lines of the log tell of it"
+        hanging = client.enqueue("swallow")
+        assert client.end_of(hanging).error_type == "HardTimeout", "which is up to the supervisor"
+        assert client.enqueue("quick", number=3).result("60s") == 3
+        assert [each.dead_at for each in client.workers() if each.id == worker.id] in ([], [None])
+        assert program.stop() == 0
+
+
 def test_children_leave_signals_to_their_supervisor(client: Client) -> None:
     """As when a service manager, or a terminal, sends them to all processes at once."""
     with Program(client.url, client.history, "-p", "1") as program:
