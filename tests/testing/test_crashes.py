@@ -99,17 +99,38 @@ def test_nobody_is_charged_for_a_crash_but_it_is_counted(hf: Holdfast) -> None:
         assert [failure and failure.error_type for failure in failures] == ["WorkerCrashed", None]
 
 
-@pytest.mark.parametrize("point", ["before_start", "before_settle"])
-def test_a_crash_before_or_after_the_task_is_not_its_fault(hf: Holdfast, point: CrashPoint) -> None:
+def test_a_crash_before_the_task_is_not_its_fault(hf: Holdfast) -> None:
     @hf.task
     def work() -> None: ...
 
     with hf.testing() as t:
         job = work.enqueue()
         for _ in range(5):
-            t.crash_worker(point)
+            t.crash_worker("before_start")
         t.run_all()
         assert (job.record().state, job.record().crashes) == (JobState.COMPLETED, 0)
+
+
+def test_a_crash_right_after_the_task_is_counted_for_it_and_charged_to_nobody(hf: Holdfast) -> None:
+    """What it has left behind may have done it."""
+
+    @hf.task(retry=Retry(1))
+    def work() -> None: ...
+
+    with hf.testing() as t:
+        job = work.enqueue()
+        t.crash_worker("before_settle")
+        t.run_all()
+        record = job.record()
+        assert (record.state, record.attempt, record.crashes) == (JobState.COMPLETED, 1, 1)
+        again = work.enqueue()
+        for _ in range(3):
+            t.crash_worker("before_settle")
+        t.run_all()
+        record = again.record()
+        assert (record.state, record.crashes) == (JobState.COMPLETED, 2), (
+            "it was alone the third time, and not in there"
+        )
 
 
 def test_a_job_that_kills_every_worker_is_dead_after_three(hf: Holdfast, ledger: Ledger) -> None:
