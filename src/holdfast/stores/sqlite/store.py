@@ -234,22 +234,26 @@ class SqliteStore:
         return await self._writer.run(Operation(lambda it: self._settle(it, settlements), weight=len(settlements)))
 
     def _settle(self, it: Transaction, settlements: Sequence[Settlement]) -> list[Settled]:
-        others = [each for each in settlements if not isinstance(each.transition, Complete)]
-        if it.is_careful or len(others) == len(settlements) or (others and _has_repeated(settlements)):
+        if it.is_careful:
             return self._settle_carefully(it, settlements)
-        if not others:
-            return self._complete_all(it, settlements)
-        self._complete_all(it, [each for each in settlements if isinstance(each.transition, Complete)])
-        answers = iter(self._settle_carefully(it, others))
-        return [Settled.APPLIED if isinstance(each.transition, Complete) else next(answers) for each in settlements]
-
-    def _complete_all(self, it: Transaction, settlements: Sequence[Settlement]) -> list[Settled]:
-        """Without a look at the jobs."""
         done = [
             (each.id.bytes, each.token.bytes, each.transition.result_json)
             for each in settlements
             if isinstance(each.transition, Complete)
         ]
+        if len(done) == len(settlements):
+            return self._complete_all(it, settlements, done)
+        if not done or _has_repeated(settlements):
+            return self._settle_carefully(it, settlements)
+        self._complete_all(it, [each for each in settlements if isinstance(each.transition, Complete)], done)
+        others = [each for each in settlements if not isinstance(each.transition, Complete)]
+        answers = iter(self._settle_carefully(it, others))
+        return [Settled.APPLIED if isinstance(each.transition, Complete) else next(answers) for each in settlements]
+
+    def _complete_all(
+        self, it: Transaction, settlements: Sequence[Settlement], done: Sequence[tuple[bytes, bytes, str | None]]
+    ) -> list[Settled]:
+        """Without a look at the jobs. `done` are the settlements as complete.sql takes them."""
         it.flush()
         if it.change_many("complete", done, (it.microseconds,)) != len(done):
             raise NeedsCare  # some are stale, or repeated: find out which

@@ -3,8 +3,7 @@ select
     json_group_array(json_array(
         hex(id), ?4, task, queue, priority, args, attempt + 1, max_attempts, runs + 1, crashes, waits, pool_tries, edits,
         case delivery when 0 then 'at_least_once' when 1 then 'at_most_once' else 'transactional' end,
-        created_at, due_at, idempotency_key, json(iif(unique_key is null, 'false', 'true')), context,
-        json('false')
+        created_at, due_at, idempotency_key, json(iif(unique_key is null, 'false', 'true')), context
     )),
     json_group_array(seq)
 from (
