@@ -24,11 +24,16 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
         yield url
 
 
+_HANGS_UP = "import signal; signal.signal(signal.SIGHUP, signal.SIG_DFL)"
+"""As in a terminal of its own, also if whoever runs the tests has said nohup."""
+_NOHUP = "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN)"
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP], ids=["SIGTERM", "SIGHUP"])
 def test_short_jobs_finish_long_ones_are_given_back_and_nothing_more_is_claimed(
     client: Client, number: signal.Signals
 ) -> None:
-    with Program(client.url, client.history, "-p", "1", "--grace", "1500ms") as program:
+    with Program(client.url, client.history, "-p", "1", "--grace", "1500ms", prelude=_HANGS_UP) as program:
         client.working()
         short = [client.enqueue(task, seconds=0.8) for task in ("sleep", "thread_sleep")]
         long = [client.enqueue(task, seconds=3600) for task in ("sleep", "thread_sleep", "alone_sleep", "alone_async")]
@@ -52,6 +57,16 @@ def test_short_jobs_finish_long_ones_are_given_back_and_nothing_more_is_claimed(
         assert client.record(late).runs == 0
         assert client.app.workers.list() == [], "it has taken leave"
         assert _hooks_by_process(client, "shutdown").keys() == _hooks_by_process(client, "startup").keys()
+
+
+def test_a_worker_under_nohup_goes_on_when_its_terminal_is_closed(client: Client) -> None:
+    with Program(client.url, client.history, "-p", "1", prelude=_NOHUP) as program:
+        client.working()
+        program.send(signal.SIGHUP)
+        assert client.enqueue("quick", number=3).result("60s") == 3
+        program.send(signal.SIGTERM)
+        assert program.wait() == 0
+        assert program.output.count("stopping: nothing more is claimed") == 1
 
 
 def _hooks_by_process(client: Client, what: str) -> dict[int, list[str]]:
