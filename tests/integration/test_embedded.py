@@ -183,6 +183,31 @@ async def test_a_worker_that_runs_is_not_started_once_more_and_can_be_started_ag
         assert await hf.workers.alist() == []
 
 
+async def test_a_worker_that_is_being_left_is_not_started_once_more(hf: Holdfast) -> None:
+    started, may_end = asyncio.Event(), asyncio.Event()
+
+    @hf.task
+    async def linger() -> int:
+        started.set()
+        await may_end.wait()
+        return 7
+
+    worker = hf.worker()
+    await worker.__aenter__()
+    job = await linger.aenqueue()
+    await started.wait()
+    leaving = asyncio.create_task(worker.__aexit__(None, None, None))
+    while not leaving.done():
+        await asyncio.sleep(0)
+        with pytest.raises(ConfigurationError, match="running already"):
+            await worker.__aenter__()
+        may_end.set()
+        await asyncio.wait([leaving], timeout=0.01)
+    await leaving
+    async with worker:
+        assert await job.aresult(timeout=_PATIENCE) == 7
+
+
 @pytest.mark.parametrize("level", [logging.DEBUG, logging.INFO])
 async def test_what_went_well_is_told_to_those_who_want_all(
     hf: Holdfast, caplog: pytest.LogCaptureFixture, level: int

@@ -59,6 +59,17 @@ def test_short_jobs_finish_long_ones_are_given_back_and_nothing_more_is_claimed(
         assert _hooks_by_process(client, "shutdown").keys() == _hooks_by_process(client, "startup").keys()
 
 
+def test_children_say_all_that_they_have_to_say_before_they_end(client: Client) -> None:
+    """More than a pipe takes at once."""
+    with Program(client.url, client.history, "-p", "1", "-c", "1000", "--grace", "100ms") as program:
+        client.working()
+        jobs = client.enqueue_many("sleep", 1000, seconds=3600)
+        until(lambda: client.count(JobState.ACTIVE) == len(jobs), "all of them to run")
+        program.send(signal.SIGTERM)
+        assert program.wait() == 0
+        assert program.output.count("was stopped and given back") == len(jobs)
+
+
 def test_a_worker_under_nohup_goes_on_when_its_terminal_is_closed(client: Client) -> None:
     with Program(client.url, client.history, "-p", "1", prelude=_NOHUP) as program:
         client.working()

@@ -35,7 +35,7 @@ from holdfast.worker.recorder import Recorder
 from holdfast.worker.reporting import Reporting
 from holdfast.worker.slots import Slots
 from holdfast.worker.station import Station, finish
-from holdfast.worker.telling import set_up_logging, tell_handlers_of_jobs
+from holdfast.worker.telling import set_up_logging, tell_handlers_of_jobs, tell_the_rest
 
 log = logging.getLogger("holdfast.worker")
 
@@ -232,4 +232,5 @@ if __name__ == "__main__":
         status = CRASHED
     sys.stdout.flush()
     sys.stderr.flush()
+    tell_the_rest()
     os._exit(status)  # threads that are stuck in a task must not keep the process

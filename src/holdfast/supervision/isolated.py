@@ -52,7 +52,7 @@ from holdfast.worker.isolation import (
 from holdfast.worker.locating import mark_as_isolated
 from holdfast.worker.recorder import Place
 from holdfast.worker.runs import Plan, Plans, Run, outcome_of
-from holdfast.worker.telling import set_up_logging, tell_handlers_of_jobs
+from holdfast.worker.telling import set_up_logging, tell_handlers_of_jobs, tell_the_rest
 
 log = logging.getLogger("holdfast.worker")
 
@@ -321,4 +321,5 @@ if __name__ == "__main__":
         status = main(sys.argv[1])
     except ConnectionError:
         status = 1  # the worker is gone, and so is whoever would read about it
+    tell_the_rest()
     os._exit(status)

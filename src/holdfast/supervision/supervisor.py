@@ -451,7 +451,8 @@ class Supervisor:
         """
         most_jobs, most_memory = self.options.max_jobs, self.options.max_memory
         used = 0 if most_memory is None else resident_memory(ward.pid)
-        if most_memory is not None and not flight.finished and not flight.entries:
+        is_fresh = ward.stage is Stage.WORKING and not flight.finished and not flight.entries
+        if most_memory is not None and is_fresh:
             self._tell_if_too_large_at_rest(used, most_memory)
             return  # the next one would be no smaller
         may_retire = sum(other.stage is Stage.RETIRING for other in self._children) < self.options.processes

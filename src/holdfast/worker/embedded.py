@@ -172,19 +172,22 @@ class EmbeddedWorker:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._is_entered or self._station is None or self._watching is None:
-            return
-        self._is_entered = False
+        if self._station is None or self._watching is None:
+            return  # it was not entered, or has been left
+        watching, self._watching = self._watching, None
         self._engine.workers_here -= 1
-        self._watching.cancel()
-        await asyncio.wait([self._watching])
+        watching.cancel()
+        await asyncio.wait([watching])
         stop_by = time.monotonic() + self._grace
         try:
             if self._tasks:
                 await finish(self._station, self._grace)
         finally:
-            await self._stop_working(max(stop_by - time.monotonic(), _LEAST_PATIENCE))
-            await self._engine.hooks.stop(self._state)
+            try:
+                await self._stop_working(max(stop_by - time.monotonic(), _LEAST_PATIENCE))
+                await self._engine.hooks.stop(self._state)
+            finally:
+                self._is_entered = False
 
     async def _stop_working(self, patience: float) -> None:
         assert self._isolation is not None
