@@ -34,6 +34,10 @@ _SLACK: Final = 64
 """A window is taken to be a 64th longer than it is: for the moment between a job's claim and its start."""
 LONGEST_AHEAD: Final = 800_000
 """Microseconds from a job's claim to its start, if its worker has fetched it ahead."""
+SHORT_WINDOW: Final = LONGEST_AHEAD * _SLACK
+"""Microseconds: jobs under a rate with a shorter window must start when they are claimed."""
+MOST_PASSED_OVER: Final = 500
+"""Lines that lead to such a rate, behind which a claim looks for others when it may take no more of those."""
 
 
 class GateKind(IntEnum):
@@ -218,7 +222,7 @@ def must_start_at_once(gate: Gate[Any]) -> bool:
 
     Workers give back within LONGEST_AHEAD what they could not start, and a long window has slack for that.
     """
-    return gate.kind is GateKind.RATE and gate.per // _SLACK < LONGEST_AHEAD
+    return gate.kind is GateKind.RATE and gate.per < SHORT_WINDOW
 
 
 def taken(gate: Gate[Key], jobs: Sequence[Key], now: int) -> Gate[Key]:

@@ -30,12 +30,14 @@ from holdfast.gates import (
 )
 from holdfast.job import FINAL, JobRecord, Stage
 from holdfast.moment import to_microseconds
-from holdfast.turns import Bounds, Line, LineState, allot, line_of, lines_share, opened, quotas_for
+from holdfast.turns import Bounds, Line, LineState, allot, line_of, lines_share, moved, opened, quotas_for
 
 _FEWEST_LINES: Final = 8
 """A claim looks at so many lines at least, if there are as many; for more slots at an eighth of them."""
 _FEWEST_ORDERS: Final = 128
 """Of orders it looks at so many: whoever runs them waits for each job's settlement before the next one of the same."""
+_MOST_LINES: Final = 500
+"""A claim looks at no more lines than that, if they give nothing: they are parked, and the next claim goes on."""
 Result = TypeVar("Result")
 Entry = TypeVar("Entry")
 Lined = TypeVar("Lined")
@@ -65,8 +67,8 @@ class Ledger(Protocol[Key]):
         """The priorities at which a queue has open lines."""
         ...
 
-    async def open_lines(self, queue: str, priority: int, most: int) -> list[Line[Key]]:
-        """Those whose turn is next."""
+    async def open_lines(self, queue: str, priority: int, most: int, *, is_unrated: bool) -> list[Line[Key]]:
+        """Those whose turn is next. `is_unrated`: of the first MOST_PASSED_OVER those that lead to no short rate."""
         ...
 
     async def parked(self, wanted: Mapping[Key, int]) -> list[Line[Key]]:
@@ -279,6 +281,8 @@ class Claimed(msgspec.Struct, Generic[Key], frozen=True):
     """Of jobs that are not the first of their train: the one before each."""
     has_orders: bool = False
     """Whether some of these lines lead to orders."""
+    is_cut_short: bool = False
+    """There are more lines than one claim looks at."""
 
 
 async def claim(
@@ -304,21 +308,33 @@ async def claim(
     given: Counter[Key] = Counter()
     has_timed = False
     has_orders = False
+    is_cut_short = False
+    has_passed_over = False
     # Turns are counted by jobs, so a line that gives several now is the later in turn: it is fair all the same, and
     # there is less to keep than if each gave one. If that does not fill the slots, others are asked too.
     breadth = bounds.slots if is_broad else max(_FEWEST_LINES, bounds.slots // _FEWEST_LINES)
     if is_ordered:
         breadth = max(breadth, _FEWEST_ORDERS)
+    breadth = min(breadth, bounds.slots)
+    looked_at = 0
     while (left := bounds.without(len(jobs), rated, len(behind))).slots > 0:
-        lines = await ledger.open_lines(queue, priority, min(left.slots, breadth))
+        if looked_at >= _MOST_LINES:
+            is_cut_short = True
+            break
+        is_unrated = has_passed_over and left.most_rated == 0
+        lines = await ledger.open_lines(queue, priority, breadth, is_unrated=is_unrated)
         gates = await ledger.gates({id for line in lines for id in line.gates})
         if not lines:
             break
+        looked_at += len(lines)
         now = time()
         quotas = quotas_for(lines, gates, left)
         ready = await _candidates(ledger, lines, gates, quotas, frozenset(jobs), given)
         allotted = allot(lines, gates, ready, left, now, quotas=quotas)
+        has_passed_over |= allotted.has_passed_over
         if not allotted.lines:
+            if allotted.has_passed_over and not is_unrated:
+                continue  # those behind them may give something
             break
         await ledger.save(allotted.lines, [gate for id, gate in allotted.gates.items() if gate is not gates[id]])
         if allotted.jobs:
@@ -334,8 +350,11 @@ async def claim(
         # As many as should fill the slots, and some more, if the next lines give as much as these.
         started = len(allotted.jobs) - len(allotted.behind)
         missing, came = left.slots - started, max(1, started)
-        breadth = max(_FEWEST_LINES, missing * len(lines) * 5 // (4 * came))
-    return Claimed(jobs, rated, queues, has_timed, behind, has_orders)
+        most = missing if 4 * started > len(lines) else _MOST_LINES
+        breadth = min(max(_FEWEST_LINES, missing * len(lines) * 5 // (4 * came)), most)
+    if is_cut_short:
+        queues |= {queue}
+    return Claimed(jobs, rated, queues, has_timed, behind, has_orders, is_cut_short)
 
 
 @dataclass(frozen=True)
@@ -354,6 +373,8 @@ class Picked(Generic[Entry, Lined]):
     """Of jobs that are not the first of their train: the one before each."""
     has_orders: bool
     """Whether some of the lines lead to orders."""
+    is_cut_short: bool
+    """There are more lines than one claim looks at."""
 
 
 PlainJobs = Callable[[int, int, int], Awaitable[Sequence[Entry]]]
@@ -378,6 +399,7 @@ async def pick(
     queues: frozenset[str] = frozenset()
     has_timed = False
     has_orders = False
+    is_cut_short = False
     highest = 9
     for priority in [*sorted(await ledger.open_priorities(queue), reverse=True), -1]:
         if priority < highest:
@@ -394,9 +416,10 @@ async def pick(
         queues |= lined.queues
         has_timed |= lined.has_timed
         has_orders |= lined.has_orders
+        is_cut_short |= lined.is_cut_short
         picked += [*lined.jobs, *plain[: max(0, left - (len(lined.jobs) - len(lined.behind)))]]
         highest = priority - 1
-    return Picked(picked, rated, queues, has_timed, behind, has_orders)
+    return Picked(picked, rated, queues, has_timed, behind, has_orders, is_cut_short)
 
 
 async def _candidates(
@@ -432,15 +455,34 @@ async def _open(ledger: Ledger[Key], lines: Sequence[Line[Key]], gates: Mapping[
     current = await ledger.current_turns(places)
     reached = await ledger.reached({queue for queue, priority in places if (queue, priority) not in current})
     opening: list[Line[Key]] = []
-    moved: dict[Key, Gate[Key]] = {}
-    # Who is parked has waited all the time, and keeps his turn. He was there before those who come now.
-    for line in sorted(lines, key=lambda line: (line.state is LineState.CLOSED, line.turn, ledger.rank(line.id))):
+    tenants_moved: dict[Key, Gate[Key]] = {}
+    # Who is parked has waited all the time, and was there before those who come now.
+    ordered = sorted(lines, key=lambda line: (line.state is LineState.CLOSED, line.turn, ledger.rank(line.id)))
+    leads = _leads(ordered, current, reached)
+    for line in ordered:
         place = line.queue, line.priority
-        lowest = reached.get(line.queue, 0) if line.state is LineState.CLOSED else 0
-        line, tenant = opened(line, known, current.get(place, lowest))
+        if line.state is LineState.PARKED:
+            line = moved(line, LineState.PARKED, line.turn + leads.get(place, 0), line.parked_at)
+        line, tenant = opened(line, known, current.get(place, reached.get(line.queue, 0)))
         current[place] = min(line.turn, current.get(place, line.turn))  # as if they were opened one after the other
         opening.append(line)
         if tenant is not None:
-            known[tenant.id] = moved[tenant.id] = tenant
-    await ledger.save(opening, moved.values())
+            known[tenant.id] = tenants_moved[tenant.id] = tenant
+    await ledger.save(opening, tenants_moved.values())
     return frozenset(line.queue for line in opening)
+
+
+def _leads(
+    lines: Sequence[Line[Key]], current: Mapping[tuple[str, int], int], reached: Mapping[str, int]
+) -> dict[tuple[str, int], int]:
+    """By how much the turns of what is parked are behind, at places where no line is open.
+
+    The lowest of them is next, and keeps its distance to the others. But turns don't go back: whoever had some
+    meanwhile, alone, would have to wait until they have come to where he was.
+    """
+    found: dict[tuple[str, int], int] = {}
+    for line in lines:
+        place = line.queue, line.priority
+        if line.state is LineState.PARKED and place not in current and place not in found:
+            found[place] = max(0, reached.get(line.queue, 0) - line.turn)
+    return found

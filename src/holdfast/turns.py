@@ -124,6 +124,8 @@ class Allotted(msgspec.Struct, Generic[Key], frozen=True):
     """Of jobs that are not the first of their train: the one before each."""
     reached: int
     """Where turns have come to: the highest of those lines that have given something."""
+    has_passed_over: bool
+    """Some could give more, but only of what has to start at once, and there are no slots for that."""
 
 
 def allot(
@@ -160,6 +162,7 @@ def allot(
     states: dict[int, tuple[LineState, int | None]] = {}
     """Of those that have changed: what they are now, and which gate they wait for."""
     rated = 0
+    has_passed_over = False
     jobs: list[Key] = []
     heap = [(-line.priority, line.turn, number) for number, line in enumerate(lines)]
     heapq.heapify(heap)
@@ -182,6 +185,7 @@ def allot(
             continue
         if rates and not rates.isdisjoint(way):
             if bounds.most_rated is not None and rated >= bounds.most_rated:
+                has_passed_over = True
                 heapq.heappop(heap)
                 continue
             rated += 1
@@ -225,7 +229,8 @@ def allot(
         changed.append(moved(lines[number], state, turns[number], parked_at))
     given = {line.id: number for line, number in zip(lines, gone, strict=True) if number}
     reached = max((turn for turn, number in zip(turns, gone, strict=True) if number), default=0)
-    return Allotted(jobs, rated, changed, dict(zip(gates, after, strict=True)), given, behind, reached)
+    found_gates = dict(zip(gates, after, strict=True))
+    return Allotted(jobs, rated, changed, found_gates, given, behind, reached, has_passed_over)
 
 
 def _is_held(gate: Gate[Key], through: Sequence[Key]) -> bool:

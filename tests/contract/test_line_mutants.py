@@ -196,7 +196,7 @@ class GatesAreNotSaved(MemoryLedger):
 
 
 class PrioritiesAreOne(MemoryLedger):
-    async def open_lines(self, queue: str, priority: int, most: int) -> list[Line]:
+    async def open_lines(self, queue: str, priority: int, most: int, *, is_unrated: bool) -> list[Line]:
         mine = [line for line in self._open() if line.queue == queue]
         return sorted(mine, key=lambda line: (line.turn, line.id))[:most]
 

@@ -15,7 +15,7 @@ from holdfast import traffic
 from holdfast.gates import GateKind, GateRule, LineRule, to_open, used
 from holdfast.stores.memory_ledger import MemoryLedger
 from holdfast.traffic import Departure, at_once
-from holdfast.turns import Bounds, LineState, lines_share
+from holdfast.turns import Bounds, Line, LineState, lines_share
 
 SECOND = 1_000_000
 QUEUE = "q"
@@ -347,6 +347,38 @@ def test_what_was_not_started_after_all_lets_others_pass_a_rate() -> None:
     assert world.claim(5) == [third], "without waiting for any time"
     world.give_back([second], have_started=True)
     assert world.claim(5) == [], "it has been at work"
+
+
+class WatchedLedger(MemoryLedger):
+    """Notes how many lines it is asked for."""
+
+    looks: list[int]
+
+    async def open_lines(self, queue: str, priority: int, most: int, *, is_unrated: bool) -> list[Line]:
+        lines = await super().open_lines(queue, priority, most, is_unrated=is_unrated)
+        self.looks.append(len(lines))
+        return lines
+
+
+@pytest.mark.parametrize("most_rated", [None, 0])
+def test_one_claim_looks_at_some_hundreds_of_lines_behind_a_full_gate_and_soon_at_many_together(
+    most_rated: int | None,
+) -> None:
+    world = World()
+    world.ledger = ledger = WatchedLedger(lambda line: world.ready.get(line, []), world.ready_where)
+    shared = GateRule(GateKind.LIMIT, "task", "", 1)
+    jobs = [
+        world.enqueue(LineRule((shared, GateRule(GateKind.ORDER, "task", f"o{number}")))) for number in range(2000)
+    ]
+    claims = 0
+    while at_once(ledger.open_priorities(QUEUE)):
+        ledger.looks = []
+        world.claim(16, most_rated=most_rated)
+        claims += 1
+        assert sum(ledger.looks) <= 1000
+        assert len(ledger.looks) <= 6
+    assert list(world.active) == jobs[:1]
+    assert claims <= 6
 
 
 # ── what is parked ───────────────────────────────────────────────────────────────────────────────────────────────────

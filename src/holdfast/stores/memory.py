@@ -227,10 +227,15 @@ class MemoryStore:
         async def plain_jobs(lowest: int, highest: int, most: int) -> list[JobRecord]:
             return [job for job in plain if lowest <= job.priority <= highest][:most]
 
-        picked = at_once(traffic.pick(self._ledger, plain_jobs, queue, bounds, lambda: to_microseconds(now), coin=coin))
-        self._ring(HintKind.WORK, picked.queues)
-        if picked.has_timed:
-            self._ring(HintKind.LATER, {queue})
+        is_cut_short = True
+        while is_cut_short:  # there is nobody to let in between
+            picked = at_once(
+                traffic.pick(self._ledger, plain_jobs, queue, bounds, lambda: to_microseconds(now), coin=coin)
+            )
+            is_cut_short = picked.is_cut_short and not picked.jobs
+            self._ring(HintKind.WORK, picked.queues)
+            if picked.has_timed:
+                self._ring(HintKind.LATER, {queue})
         return [self._jobs[each] if isinstance(each, UUID) else each for each in picked.jobs], picked.behind
 
     def _ready(self, now: datetime) -> list[JobRecord]:

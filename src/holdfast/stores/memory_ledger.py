@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from uuid import UUID
 
 from holdfast import traffic
-from holdfast.gates import Gate, is_full, is_idle
+from holdfast.gates import MOST_PASSED_OVER, Gate, is_full, is_idle, must_start_at_once
 from holdfast.traffic import at_once
 from holdfast.turns import Line, LineState
 
@@ -35,9 +35,15 @@ class MemoryLedger:
     async def full(self, gates: Iterable[UUID]) -> set[UUID]:
         return {id for id, gate in (await self.gates(gates)).items() if is_full(gate)}
 
-    async def open_lines(self, queue: str, priority: int, most: int) -> list[Line]:
+    async def open_lines(self, queue: str, priority: int, most: int, *, is_unrated: bool) -> list[Line]:
         mine = [line for line in self._open() if line.queue == queue and line.priority == priority]
-        return sorted(mine, key=lambda line: (line.turn, self.rank(line.id)))[:most]
+        mine.sort(key=lambda line: (line.turn, self.rank(line.id)))
+        if is_unrated:
+            mine = [line for line in mine[:MOST_PASSED_OVER] if not self._must_start_at_once(line)]
+        return mine[:most]
+
+    def _must_start_at_once(self, line: Line) -> bool:
+        return any(must_start_at_once(self._gates[id]) for id in line.gates)
 
     def rank(self, line: UUID) -> int:
         return self._ranks[line]

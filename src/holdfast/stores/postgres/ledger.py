@@ -19,7 +19,17 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import replace
 
-from holdfast.gates import Gate, GateKind, GateRule, LineRule, declared, is_full, is_same_rule
+from holdfast.gates import (
+    MOST_PASSED_OVER,
+    SHORT_WINDOW,
+    Gate,
+    GateKind,
+    GateRule,
+    LineRule,
+    declared,
+    is_full,
+    is_same_rule,
+)
 from holdfast.job import ClaimedJob
 from holdfast.stores.postgres import rows
 from holdfast.turns import Bounds, Line, LineState, line_of, moved
@@ -104,14 +114,18 @@ class PostgresLedger:
     async def open_priorities(self, queue: str) -> set[int]:
         return {*(self._turns or ()), *(line.priority for line in self._lines.values())}
 
-    async def open_lines(self, queue: str, priority: int, most: int) -> list[Line]:
+    async def open_lines(self, queue: str, priority: int, most: int, *, is_unrated: bool) -> list[Line]:
         """Those whose gates can be had, too."""
         if (queue, priority) in self._seen and not self._has_open(queue, priority):
             return []
         if self._may_wait:
             return await self._look(queue, priority, most) or await self._wait_for_line(queue, priority)
         await self.flush()
-        more = map(rows.line, await self._it.fetch("open_lines", queue, priority, most))
+        if is_unrated:
+            found = await self._it.fetch("open_unrated_lines", queue, priority, MOST_PASSED_OVER, SHORT_WINDOW, most)
+        else:
+            found = await self._it.fetch("open_lines", queue, priority, most)
+        more = map(rows.line, found)
         # One that this very claim has closed may be open again, for the next one.
         return await self._with_gates(self.keep_lines(line for line in more if not self._has_done(line.id)))
 

@@ -14,7 +14,19 @@ from uuid import UUID
 from msgspec.structs import replace
 
 from holdfast import traffic
-from holdfast.gates import Gate, GateKind, GateRule, declared, is_full, is_held_on_to, is_idle, is_same_rule, made
+from holdfast.gates import (
+    MOST_PASSED_OVER,
+    SHORT_WINDOW,
+    Gate,
+    GateKind,
+    GateRule,
+    declared,
+    is_full,
+    is_held_on_to,
+    is_idle,
+    is_same_rule,
+    made,
+)
 from holdfast.stores.sqlite import rows
 from holdfast.stores.sqlite.known_lines import Entrance, KnownLines
 from holdfast.stores.sqlite.statements import chunks
@@ -98,7 +110,10 @@ class SqliteLedger:
             self._known.learn(self._known.line_behind, {gate: id for id, way in news.items() for gate in way})
         return found
 
-    async def open_lines(self, queue: str, priority: int, most: int) -> list[Line[int]]:
+    async def open_lines(self, queue: str, priority: int, most: int, *, is_unrated: bool) -> list[Line[int]]:
+        if is_unrated:
+            values = (queue, priority, MOST_PASSED_OVER, SHORT_WINDOW, most)
+            return self._keep(rows.read_lines(self._it.answer("open_unrated_lines", values)))
         return self._keep(rows.read_lines(self._it.answer("open_lines", (queue, priority, most))))
 
     async def open_priorities(self, queue: str) -> set[int]:

@@ -10,7 +10,7 @@ from holdfast.gates import GateKind, GateRule, LineRule
 from holdfast.lifecycle import Complete
 from holdfast.store import Settlement
 from holdfast.testing.store_contract.harness import Harness, ids_of
-from holdfast.testing.store_contract.lines import order, tenant, together
+from holdfast.testing.store_contract.lines import limit, order, tenant, together
 
 TRAIN = 20
 
@@ -63,6 +63,23 @@ class FairnessContract:
         mine = set(await harness.enqueue_many(5, line=tenant("early"), queue=queue, priority=priority))
         claimed = {job.id for _ in range(11) for job in await harness.claim(worker, queue=queue)}
         assert mine <= claimed
+
+    async def test_who_was_at_work_alone_does_not_wait_for_who_was_parked_meanwhile(self, harness: Harness) -> None:
+        """What somebody did not use is not made up for, also if it was his limit that kept him from it."""
+        worker = await harness.worker()
+        parked = together(tenant("parked"), limit(1, "parked"))
+        await harness.enqueue_many(30, line=parked)
+        [running] = await harness.claim(worker, demand=5)
+        await harness.enqueue_many(50, line=tenant("other"))
+        for _ in range(6):
+            for job in await harness.claim(worker, demand=10):
+                await harness.settle(job, Complete())
+        await harness.enqueue(line=together(tenant("parked"), limit(100, "parked")))
+        await harness.settle(running, Complete())
+        await harness.claim(worker, demand=1)
+        others = await harness.enqueue_many(5, line=tenant("other"))
+        claimed = ids_of(await harness.claim(worker, demand=12))
+        assert set(others) <= set(claimed), "they take turns"
 
     async def test_a_tenant_that_is_held_up_again_and_again_has_its_part(self, harness: Harness) -> None:
         """It takes one slot of two at the most, and gets that whenever it can."""

@@ -12,10 +12,11 @@ import pytest
 from holdfast.gates import GateKind, GateRule, LineRule
 from holdfast.job import ClaimedJob, JobState
 from holdfast.lifecycle import NOT_STARTED, Bury, Complete, GiveBack, Transition
-from holdfast.store import Held, Settlement
+from holdfast.store import Held, HintKind, Settlement
 from holdfast.testing.store_contract.harness import FAILURE, SECOND, Harness, ids_of
 
 MINUTE = timedelta(minutes=1)
+PATIENCE = 20.0
 RETRY = GiveBack(MINUTE, is_charged=True, failure=FAILURE)
 
 
@@ -252,6 +253,19 @@ class LineContract:
         lines = Counter(record.line for record in await harness.store.get(ids_of(claimed)))
         assert lines == {rated: 3, limit(8).id_for("default", 5): 7}
 
+    @pytest.mark.parametrize("most_rated", [0, 1, 3])
+    async def test_those_that_must_start_at_once_hide_nobody_who_need_not(
+        self, harness: Harness, most_rated: int
+    ) -> None:
+        """Many have room at their rates, and no slot that is free."""
+        for number in range(40):
+            await harness.enqueue(line=rate(1, 10 * SECOND, f"k{number}"))
+        others = [await harness.enqueue(line=limit(1, f"k{number}")) for number in range(8)]
+        worker = await harness.worker()
+        claimed = await harness.store.claim(worker, uuid4(), {"default": 16}, {"default": most_rated})
+        assert set(others) <= {job.id for job in claimed}
+        assert len(claimed) == len(others) + most_rated
+
     async def test_a_long_window_allows_for_those_that_are_fetched_ahead(self, harness: Harness) -> None:
         await harness.enqueue_many(10, line=rate(8, MINUTE))
         worker = await harness.worker()
@@ -367,6 +381,26 @@ class LineContract:
                 [running] = await harness.claim(worker, demand=5, queue=queue)
                 assert running.id == expected
             await harness.settle(running, Complete())
+
+    async def test_many_lines_behind_one_gate_keep_nobody_waiting_for_long(self, harness: Harness) -> None:
+        """They are parked by some hundreds, and whoever claims hears that there is more to look at."""
+        rules = [together(limit(1, "busy"), order(f"o{number}")) for number in range(1200)]
+        await harness.store.enqueue([harness.new(line=rule) for rule in rules[:600]])
+        await harness.store.enqueue([harness.new(line=rule) for rule in rules[600:]])
+        other = await harness.enqueue(line=limit(1, "idle"))
+        worker = await harness.worker()
+        async with harness.store.changes([HintKind.WORK]) as hints, asyncio.timeout(PATIENCE):
+            claimed = await harness.claim(worker, demand=16)
+            for _ in range(4):
+                if other in ids_of(claimed):
+                    break
+                assert "default" in (await anext(hints)).queues
+                claimed += await harness.claim(worker, demand=16)
+        assert len(claimed) == 2
+        assert other in ids_of(claimed)
+        [running] = [job for job in claimed if job.id != other]
+        await harness.settle(running, Complete())
+        assert len(await harness.claim(worker, demand=16)) == 1, "one of those that are parked"
 
     async def test_a_line_s_jobs_wait_for_their_time_and_expire_like_others(self, harness: Harness) -> None:
         later = await harness.enqueue(line=limit(5), delay=MINUTE)
