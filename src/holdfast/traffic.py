@@ -37,7 +37,7 @@ _FEWEST_LINES: Final = 8
 _FEWEST_ORDERS: Final = 128
 """Of orders it looks at so many: whoever runs them waits for each job's settlement before the next one of the same."""
 _MOST_LINES: Final = 500
-"""A claim looks at no more lines than that, if they give nothing: they are parked, and the next claim goes on."""
+"""A claim looks at so many lines, or as many as it has slots, and no more. The next one goes on from there."""
 Result = TypeVar("Result")
 Entry = TypeVar("Entry")
 Lined = TypeVar("Lined")
@@ -318,7 +318,7 @@ async def claim(
     breadth = min(breadth, bounds.slots)
     looked_at = 0
     while (left := bounds.without(len(jobs), rated, len(behind))).slots > 0:
-        if looked_at >= _MOST_LINES:
+        if looked_at >= max(_MOST_LINES, bounds.slots):
             is_cut_short = True
             break
         is_unrated = has_passed_over and left.most_rated == 0

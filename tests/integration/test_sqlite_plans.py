@@ -29,6 +29,7 @@ SOUGHT: Final = {
     "current_turn": ["holdfast_open_lines (queue=? AND priority=?)"],
     "due_gates": ["holdfast_timed_gates (next_at<?)"],
     "open_lines": ["holdfast_open_lines (queue=? AND priority=?)"],
+    "open_unrated_lines": ["holdfast_open_lines (queue=? AND priority=?)"],
     "parked_lines": [
         "holdfast_parked_lines (parked_at=? AND queue=?)",
         "holdfast_parked_lines (parked_at=? AND queue>?)",

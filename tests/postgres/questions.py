@@ -93,6 +93,7 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "next_line": [LINED_QUEUE, 5],
         "now": [None],
         "open_lines": [LINED_QUEUE, 5, batch],
+        "open_unrated_lines": [LINED_QUEUE, 5, batch, LATER, batch],
         "pause": [QUEUE, None],
         "progress": [finished],
         "prunable": [id_of(4, 500), id_of(5, 0), batch, LATER, LATER, None, LATER],

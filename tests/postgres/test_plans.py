@@ -72,6 +72,7 @@ INDEXES: Final = {
     "next_due": {"jobs_due", "jobs_expiring", "gates_timed"},
     "next_line": {"lines_open"},
     "open_lines": {"lines_open"},
+    "open_unrated_lines": {"lines_open", "lines_pkey", "gates_pkey"},
     "prunable": {"jobs_pkey", "keys_of_job"},
     "progress": {"jobs_pkey", "progress_pkey"},
     "prune": {"jobs_pkey", "keys_of_job", "failures_of_job", "progress_pkey"},

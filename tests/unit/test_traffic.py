@@ -367,9 +367,7 @@ def test_one_claim_looks_at_some_hundreds_of_lines_behind_a_full_gate_and_soon_a
     world = World()
     world.ledger = ledger = WatchedLedger(lambda line: world.ready.get(line, []), world.ready_where)
     shared = GateRule(GateKind.LIMIT, "task", "", 1)
-    jobs = [
-        world.enqueue(LineRule((shared, GateRule(GateKind.ORDER, "task", f"o{number}")))) for number in range(2000)
-    ]
+    jobs = [world.enqueue(LineRule((shared, GateRule(GateKind.ORDER, "task", f"o{number}")))) for number in range(2000)]
     claims = 0
     while at_once(ledger.open_priorities(QUEUE)):
         ledger.looks = []

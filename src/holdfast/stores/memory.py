@@ -227,16 +227,15 @@ class MemoryStore:
         async def plain_jobs(lowest: int, highest: int, most: int) -> list[JobRecord]:
             return [job for job in plain if lowest <= job.priority <= highest][:most]
 
-        is_cut_short = True
-        while is_cut_short:  # there is nobody to let in between
+        while True:
             picked = at_once(
                 traffic.pick(self._ledger, plain_jobs, queue, bounds, lambda: to_microseconds(now), coin=coin)
             )
-            is_cut_short = picked.is_cut_short and not picked.jobs
             self._ring(HintKind.WORK, picked.queues)
             if picked.has_timed:
                 self._ring(HintKind.LATER, {queue})
-        return [self._jobs[each] if isinstance(each, UUID) else each for each in picked.jobs], picked.behind
+            if picked.jobs or not picked.is_cut_short:  # otherwise go on at once: there is nobody to let in between
+                return [self._jobs[each] if isinstance(each, UUID) else each for each in picked.jobs], picked.behind
 
     def _ready(self, now: datetime) -> list[JobRecord]:
         waiting = map(self._jobs.__getitem__, self._waiting)
