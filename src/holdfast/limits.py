@@ -11,7 +11,7 @@ from uuid import UUID
 import msgspec
 
 from holdfast.errors import InvalidOption
-from holdfast.gates import LONGEST_TRAIN, Gate, GateKind, GateRule, LineRule, lets_through, opens_at, used
+from holdfast.gates import LONGEST_TRAIN, SHORT_WINDOW, Gate, GateKind, GateRule, LineRule, lets_through, opens_at, used
 from holdfast.job import Delivery
 from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
 from holdfast.span import Span, parse_span
@@ -103,6 +103,11 @@ class Limits:
     limit: Limit | None = None
     order: Order | None = None
     fair: Template | None = None
+
+    @property
+    def has_short_rate(self) -> bool:
+        """Whether its jobs must start when they are claimed: see gates.py."""
+        return self.rate is not None and self.rate.per // MICROSECOND < SHORT_WINDOW
 
     @property
     def templates(self) -> list[Template]:

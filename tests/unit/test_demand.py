@@ -323,6 +323,44 @@ def test_a_queue_that_gave_all_that_could_start_at_once_is_asked_again_when_anot
     assert demand.wanted(0.0, PLENTY) == {}, "now it is empty"
 
 
+def test_slots_are_kept_free_for_jobs_that_must_start_where_others_wait_for_all_of_them() -> None:
+    demand = Demand(make_slots({"a": 8}))
+    for _ in range(8):
+        demand.fetched(0)
+        demand.started(0)
+    for came, kept in [(1, 1), (2, 2), (4, 4), (4, 4), (1, 4), (0, 1), (0, 1)]:
+        demand.fetched(0)
+        demand.keep_reserve({"a": 3})
+        assert not demand.has_reserve
+        for _ in range(kept):
+            assert demand.at_once({"a": 9}) == {"a": 8 - demand.running}
+            demand.finished(0)
+            assert not demand.has_slot(0), "it is kept"
+        assert demand.has_reserve
+        assert demand.at_once({"a": 9}) == {"a": kept}
+        for _ in range(came):
+            assert demand.has_slot(0, is_urgent=True)
+            demand.fetched(0)
+            demand.started(0)
+        assert demand.let_go({0: came}) == [0]
+        assert demand.has_slot(0) is (came < kept), "what is left is for others"
+        for _ in range(kept - came):
+            demand.fetched(0)
+            demand.started(0)
+        demand.dropped(0)
+
+
+def test_no_slot_is_kept_where_nobody_waits_for_one() -> None:
+    demand = Demand(make_slots({"a": 2, "b": 2}))
+    demand.fetched(0)
+    demand.started(0)
+    demand.keep_reserve({"a": 1, "b": 1})
+    assert demand.has_reserve
+    assert demand.at_once({"a": 5, "b": 5}) == {"a": 1, "b": 2}
+    assert demand.has_slot(0)
+    assert demand.let_go({0: 1}) == []
+
+
 def test_a_slot_that_became_free_during_a_claim_is_asked_for() -> None:
     demand = Demand(make_slots({"a": 1}))
     demand.answered({"a": 3}, {}, {"a": 0})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import Final
 
+from holdfast.worker.reserve import Reserve
 from holdfast.worker.slots import Slots, share
 
 LARGEST_CLAIM: Final = 1000
@@ -77,6 +78,7 @@ class Demand:
         self._held_back: list[set[str]] = [set() for _ in self._sizes]
         """Queues that gave as many as could start at once, and may have more that must not be fetched ahead."""
         self._turns = [0] * len(self._sizes)
+        self._reserve = Reserve(self._sizes)
         self.hope_for(self._pool_of)
 
     def pool_of(self, queue: str) -> int | None:
@@ -145,8 +147,10 @@ class Demand:
         """Some of those had to wait for too long."""
         self._trust_behind[pool] = max(self._trust_behind[pool] / 2, _LEAST_TRUST)
 
-    def has_slot(self, pool: int) -> bool:
-        return self._running[pool] < self._sizes[pool]
+    def has_slot(self, pool: int, *, is_urgent: bool = False) -> bool:
+        """Whether a job could start. `is_urgent`: it must, and may have a slot of the reserve."""
+        kept = 0 if is_urgent else self._reserve.of(pool)
+        return self._running[pool] < self._sizes[pool] - kept
 
     def started(self, pool: int, *, is_follower: bool = False) -> None:
         (self._followers if is_follower else self._ahead)[pool] -= 1
@@ -218,9 +222,29 @@ class Demand:
             return room
         return min(room, max(free, int(most - in_trains) // _TRAIN)) if free or 2 * in_trains <= most else 0
 
+    # ── what must start when it comes ────────────────────────────────────────────────────────────────────────────────
+
+    def keep_reserve(self, wanted: Mapping[str, int]) -> None:
+        """From now on until `let_go`, in the pools that are asked for, if others wait there for slots."""
+        for pool in {self.pool_of(queue) for queue in wanted}:
+            if pool is not None and (self._ahead[pool] or self._behind[pool] or self._followers[pool]):
+                self._reserve.keep(pool)
+
+    @property
+    def has_reserve(self) -> bool:
+        """Whether all the slots that are to be kept free are."""
+        return all(self._free(pool) >= self._reserve.of(pool) for pool in range(len(self._sizes)))
+
+    def let_go(self, came: Mapping[int, int]) -> list[int]:
+        """The claim was answered, and brought so many that had to start. Which pools have slots for others now."""
+        return self._reserve.let_go(came)
+
+    def _free(self, pool: int) -> int:
+        return self._sizes[pool] - self._running[pool]
+
     def at_once(self, wanted: Mapping[str, int]) -> dict[str, int]:
-        """How many of those that were asked for could start when they come."""
-        free = [size - running for size, running in zip(self._sizes, self._running, strict=True)]
+        """How many of those that were asked for could start when they come, for certain."""
+        free = [min(self._free(pool), self._reserve.of(pool) or size) for pool, size in enumerate(self._sizes)]
         found: dict[str, int] = {}
         for queue, number in wanted.items():
             pool = self.pool_of(queue)

@@ -61,6 +61,7 @@ class Plan:
         "is_bound",
         "is_ordered",
         "is_transactional",
+        "is_urgent",
         "name",
         "place",
         "retry",
@@ -77,6 +78,7 @@ class Plan:
         self.function: Callable[..., Any] = task.function
         self.is_bound = task.is_bound
         self.is_ordered = settings.limits.order is not None
+        self.is_urgent = settings.limits.has_short_rate
         self.is_transactional = settings.delivery is Delivery.TRANSACTIONAL
         self.signature: Signature = task.signature
         self.retry = settings.retry
@@ -117,6 +119,8 @@ class Plans:
         self._tasks = engine.tasks
         self._breakers = engine.breakers
         self._known: dict[str, Plan] = {}
+        self._tasks_seen = -1
+        self._are_some_urgent = False
 
     def of(self, name: str) -> Plan | None:
         """None if there is no such task here."""
@@ -127,6 +131,16 @@ class Plans:
                 return None
             plan = self._known[name] = Plan(task, self._fuse_of(task))
         return plan
+
+    @property
+    def are_some_urgent(self) -> bool:
+        """Whether there are tasks whose jobs must start when they are claimed."""
+        if len(self._tasks) != self._tasks_seen:
+            self._tasks_seen = len(self._tasks)
+            self._are_some_urgent = any(
+                isinstance(task, Task) and task.settings.limits.has_short_rate for task in self._tasks.values()
+            )
+        return self._are_some_urgent
 
     def _fuse_of(self, task: Task[Any, Any]) -> int:
         breakers = list(self._breakers.values())

@@ -56,6 +56,8 @@ _LAST_WORDS: Final = 2.0
 """Seconds for tasks that were interrupted to clean up."""
 _TOLERANCE: Final = 0.002
 """A loop may call a little early, by its own clock."""
+_LONGEST_RESERVING: Final = 0.1
+"""Seconds that a claim waits for slots to become free for jobs that must start when they come."""
 
 
 def slots_for(slots: Slots) -> int:
@@ -105,6 +107,8 @@ class Station:
         self._is_asleep = False
         """The fetcher has nothing to ask for, until something changes."""
         self._is_claiming = False
+        self._reserved: asyncio.Event | None = None
+        """Slots are waited for, for jobs that must start when they are claimed."""
         self._enforces_timeouts = enforces_timeouts
         self._isolates_suspects = isolates_suspects
         self._alarm: asyncio.TimerHandle | None = None
@@ -243,6 +247,8 @@ class Station:
                 self._is_asleep = False
                 continue
             try:
+                if self._plans.are_some_urgent:
+                    await self._keep_reserve(wanted)
                 asked_at = time.monotonic()
                 got = await self._claim(wanted)
                 pause = 0.05
@@ -256,6 +262,16 @@ class Station:
                 await asyncio.sleep(pause * random.uniform(0.5, 1.5))
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
+    async def _keep_reserve(self, wanted: dict[str, int]) -> None:
+        """Until the claim is answered. Where slots don't become free soon, it goes without."""
+        self._demand.keep_reserve(wanted)
+        if not self._demand.has_reserve:
+            self._reserved = asyncio.Event()
+            alarm = self._loop.call_later(_LONGEST_RESERVING, self._reserved.set)
+            await self._reserved.wait()
+            alarm.cancel()
+            self._reserved = None
+
     async def _claim(self, wanted: dict[str, int]) -> int:
         token = UUID(bytes=secrets.token_bytes(16))
         claim = self._recorder.claiming(token)
@@ -263,6 +279,8 @@ class Station:
         at_once = self._demand.at_once(wanted)
         most_behind = self._demand.behind(wanted, self._recorder.free - sum(wanted.values()))
         asked_at = time.monotonic()
+        came: Counter[int] = Counter()
+        """Jobs that have to start, by their pools."""
         try:
             jobs = await self._engine.store.claim(self._worker, token, wanted, at_once, most_behind)
             got = Counter(job.queue for job in jobs)
@@ -272,11 +290,17 @@ class Station:
                 others = {job.queue for job in jobs if not (job.is_lined and self._is_ordered(job))}
                 self._demand.came(got, now, got.keys() - others)
             lined: dict[int, int] = {}
-            for job in jobs:
+            urgent = list(filter(self._is_urgent, jobs)) if self._plans.are_some_urgent else []
+            for job in urgent:
+                self._take(job, lined, is_urgent=True)
+            for job in [job for job in jobs if not self._is_urgent(job)] if urgent else jobs:
                 self._take(job, lined)
+            came.update(pool for job in urgent if (pool := self._demand.pool_of(job.queue)) is not None)
         finally:
             self._recorder.answered(claim)
             self._is_claiming = False
+            for pool in self._demand.let_go(came):
+                self._go_on(pool)
             self._look_idle()
         self._demand.answered(wanted, got, at_once)
         return len(jobs)
@@ -285,7 +309,12 @@ class Station:
         plan = self._plans.of(job.task)
         return plan is not None and plan.is_ordered
 
-    def _take(self, job: ClaimedJob, lined: dict[int, int]) -> None:
+    def _is_urgent(self, job: ClaimedJob) -> bool:
+        """Whether it must start now, since it counts from now on."""
+        plan = self._plans.of(job.task) if job.is_lined else None
+        return plan is not None and plan.is_urgent
+
+    def _take(self, job: ClaimedJob, lined: dict[int, int], *, is_urgent: bool = False) -> None:
         """`lined`: the slots of those that stand in lines, by their ids. As numbers, whose hash costs less."""
         pool = self._demand.pool_of(job.queue)
         plan = self._plans.of(job.task)
@@ -306,7 +335,7 @@ class Station:
             self._trains.add(lined[job.behind.int], run)
             return
         self._demand.fetched(pool)
-        if self._demand.has_slot(pool):
+        if self._demand.has_slot(pool, is_urgent=is_urgent):
             self._start(run)
         elif job.delivery is Delivery.AT_MOST_ONCE:
             self._give_back(run)  # whatever is held and has not started could be lost with this process
@@ -426,8 +455,10 @@ class Station:
         ahead = self._ahead[pool]
         if ahead.has_lined:
             self._give_back_late_ones(ahead)
-        while ahead and not self._start(ahead.next()):
-            pass
+        while ahead and self._demand.has_slot(pool):
+            self._start(ahead.next())
+        if self._reserved is not None and self._demand.has_reserve:
+            self._reserved.set()
         if not ahead and self._demand.is_idle(pool):
             self._demand.went_idle(pool, time.monotonic())
         if not self._running:

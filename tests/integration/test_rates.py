@@ -1,0 +1,38 @@
+"""Rates beside other work: jobs that must start when they are claimed find slots to start in."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from holdfast import Holdfast, JobState, Rate
+
+_PATIENCE = 60.0
+"""A limit for hangs, not a measure of speed."""
+
+
+@pytest.mark.parametrize("order", [None, "{key}"], ids=["plain", "in orders"])
+async def test_a_rate_is_used_while_short_jobs_wait_for_every_slot(hf: Holdfast, order: str | None) -> None:
+    """They are fetched ahead, so that there is always one for a slot that becomes free."""
+    ended = asyncio.Semaphore(0)
+    starts: list[float] = []
+
+    @hf.task(order=order)
+    async def short(key: int) -> None:
+        await asyncio.sleep(0.02)
+        ended.release()
+
+    @hf.task(rate=Rate(5, "1s"))
+    async def rated() -> None:
+        starts.append(asyncio.get_running_loop().time())
+
+    async with asyncio.timeout(_PATIENCE):
+        others = await hf.aenqueue_many([short.call(number % 8) for number in range(2000)])
+        async with hf.worker(concurrency=4, grace=0.5):
+            for _ in range(100):
+                await ended.acquire()
+            for job in await hf.aenqueue_many([rated.call() for _ in range(15)]):
+                await job.aresult()
+            assert await others[-1].astate() is JobState.PENDING, "the others have not come to their end meanwhile"
+    assert len(starts) == 15
