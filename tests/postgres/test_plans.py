@@ -65,6 +65,7 @@ INDEXES: Final = {
     "lock_active_of_worker": {"jobs_pkey", "jobs_active"},
     "lock_behind_breaker": {"jobs_behind_breakers"},
     "lock_by_id": {"jobs_pkey"},
+    "lock_closed_lines": {"lines_pkey"},
     "lock_expired": {"jobs_expiring"},
     "lock_gates": {"gates_pkey"},
     "lock_orphans": {"jobs_pkey", "jobs_active"},

@@ -116,9 +116,10 @@ class LinedClaims:
             there |= await ledger.enter(queue, found.news)
         await traffic.wake(ledger, there)
         await ledger.flush()
-        left = [*found.busy, *(found.news.keys() - there)]
-        if left:  # somebody else is at these lines, or is just making them
-            await it.fetch("wake", [queue] * len(left), left)
+        left = found.busy | {id: told for id, told in found.news.items() if id not in there}
+        if left:  # somebody else is at these lines, or has just made them
+            rules, priorities = zip(*left.values(), strict=True)
+            await it.fetch("put_back_wakes", queue, list(left), priorities, rules)
         is_needed = bool(found.news) or any(line.tenant is not None for line in found.lines)
         return 0 if left else found.number, is_needed
 

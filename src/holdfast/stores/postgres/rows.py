@@ -333,8 +333,8 @@ class Wakes(msgspec.Struct):
     """Those that are ours now."""
     news: dict[UUID, tuple[str, int]]
     """Rules that were not known, and priorities, of these, and of lines that are not there."""
-    busy: list[UUID]
-    """Those that somebody else is at, or is just making."""
+    busy: dict[UUID, tuple[str | None, int | None]]
+    """Lines that somebody else is at, with what was told of them: perhaps they are being forgotten."""
 
 
 def wakes(row: Row, queue: str) -> Wakes:
@@ -350,14 +350,15 @@ def wakes(row: Row, queue: str) -> Wakes:
     )
     lines = [Line(*values) for values in listed]
     news = {line.id: (rule, line.priority) for line, rule in zip(lines, row["rules"], strict=True) if rule is not None}
-    busy: list[UUID] = []
+    busy: dict[UUID, tuple[str | None, int | None]] = {}
     for id, is_there, priority, rule in zip(
         row["others"], row["others_there"], row["others_priorities"], row["others_rules"], strict=True
     ):
-        if is_there or rule is None:
-            busy.append(id)
-        else:
+        if is_there:
+            busy[id] = rule, priority
+        elif rule is not None:
             news[id] = rule, priority
+        # Else nobody needs it: whoever makes a line opens it as well, also if he is just doing that.
     return Wakes(row["wakes"], lines, news, busy)
 
 

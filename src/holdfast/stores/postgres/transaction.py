@@ -143,7 +143,8 @@ class Transaction:
         """Forget some lines and gates that nobody needs any more. Where to go on."""
         ((last, closed),) = await self.fetch("forgotten_lines", after, _WINDOW)
         ledger = PostgresLedger(self, to_microseconds(now))
-        lines = [rows.line(row) for row in await self.fetch("forget_lines", closed)] if closed else []
+        mine = [row["id"] for row in await self.fetch("lock_closed_lines", closed)] if closed else []
+        lines = [rows.line(row) for row in await self.fetch("forget_lines", mine)] if mine else []
         if lines:
             await traffic.forget(ledger, lines)
             await ledger.flush()

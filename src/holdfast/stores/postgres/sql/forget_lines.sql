@@ -1,4 +1,4 @@
--- Those that are still closed and unused; answers with their gates. Nobody is waited for. $1 lines.
+-- Those of these lines in which no job stands that might run again; answers with their gates. $1 closed lines, locked.
 delete from holdfast.lines
 where id = any (array(
     select id
@@ -8,7 +8,5 @@ where id = any (array(
       and not exists (select from holdfast.jobs where line = lines.id and stage in (1, 5, 6) offset 0)
       -- Few run, beside all that is there.
       and id <> all (array(select line from holdfast.jobs where stage = 3 and line is not null))
-    order by id
-    for update skip locked
 ))
 returning id, queue, priority, gates, state, parked_at, turn, tenant
