@@ -76,7 +76,7 @@ def _later(job: JobRecord, now: datetime) -> Reason:
         if error:
             text += f", after {error}"
         kind, details = ReasonKind.RETRY, details | {"error_type": job.error_type, "error_message": job.error_message}
-    elif job.runs:
+    elif job.runs or job.waits:
         text = f"it was put off, and {'is due' if is_due else f'goes on in {span}'}"
         kind, details = ReasonKind.SNOOZED, details | {"waits": job.waits}
     else:

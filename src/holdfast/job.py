@@ -151,6 +151,7 @@ class JobRecord(msgspec.Struct, frozen=True, kw_only=True, repr_omit_defaults=Tr
     place: int = 0
     attempt: int = 0
     runs: int = 0
+    """How often it was claimed; of a job in a line, as far as its task may have been begun."""
     crashes: int = 0
     waits: int = 0
     pool_tries: int = 0

@@ -293,6 +293,8 @@ def _given_back(job: JobRecord, back: GiveBack, now: datetime) -> JobRecord:
         lane=Lane.FRESH if is_late or (back.has_waited and job.line is None) else Lane.GIVEN_BACK,
         due_at=now + back.delay,
         attempt=job.attempt if back.is_charged else job.attempt - 1,
+        # Beside lines each claim counts, begun or not: it may have given the job another place.
+        runs=job.runs - 1 if back.is_unstarted and job.line is not None else job.runs,
         crashes=job.crashes + back.has_crashed,
         waits=job.waits + back.has_waited,
         pool_tries=job.pool_tries + back.met_full_pool,

@@ -117,6 +117,7 @@ class Departure(msgspec.Struct, Generic[Key], frozen=True):
     is_over: bool
     """It will not run again, unless somebody wants it to."""
     is_dead: bool = False
+    """It blocks an order that says so: it is dead, and something of it may have been done."""
     waits: bool = False
     """It will run again, later."""
     unstarted_at: int | None = None
@@ -135,7 +136,7 @@ def departure(before: JobRecord, after: JobRecord, *, is_unstarted: bool = False
         after.line,
         was_active,
         is_over,
-        after.stage is Stage.DEAD,
+        after.stage is Stage.DEAD and after.runs > 0,
         after.stage is Stage.SCHEDULED,
         None if claimed_at is None else to_microseconds(claimed_at),
     )

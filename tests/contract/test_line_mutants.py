@@ -219,6 +219,11 @@ class NothingThatIsGivenBackCounts(MemoryStore):
         return super()._finished(job, transition, now)
 
 
+class WhateverIsClaimedHasBegun(MemoryStore):
+    def _finished(self, job: JobRecord, transition: Transition, now: datetime) -> JobRecord:
+        return replace(super()._finished(job, transition, now), runs=job.runs)
+
+
 class RatedJobsAreFetchedAhead(MemoryStore):
     def _pick(
         self, queue: str, bounds: Bounds, coin: bool, now: datetime
@@ -299,6 +304,8 @@ MUTANTS = [
     _traffic("unused", starts_are_counted_for_good, "test_a_cancelled_job_that_has_not_started_does_not_count"),
     _traffic("unused", what_is_not_started_makes_room_for_all, "test_what_was_not_started_after_all_does_not_count"),
     Broken("test_what_was_not_started_after_all_does_not_count", store=NothingThatIsGivenBackCounts),
+    Broken("test_what_expires_before_its_first_start_blocks_nobody", store=WhateverIsClaimedHasBegun),
+    Broken("test_what_expires_after_its_first_start_blocks_its_key", store=NothingThatIsGivenBackCounts),
     _traffic(
         "room",
         windows_are_minutes_of_the_clock,

@@ -329,6 +329,16 @@ def test_the_dead_letter_of_a_job_that_waited_too_often_says_so(verdict: Verdict
     assert "1000" in transition.failure.message.replace(",", "")
 
 
+@given(running_jobs(), outcomes, policies, chances, st.booleans())
+def test_of_a_job_in_a_line_only_what_may_have_begun_is_a_run(
+    job: JobRecord, outcome: Outcome, policy: Retry, chance: float, is_lined: bool
+) -> None:
+    job = replace(job, line=job.id if is_lined else None)
+    transition = decide(job, outcome, policy, chance)
+    was_begun = not (isinstance(transition, GiveBack) and transition.is_unstarted)
+    assert finish(job, transition, NOW).runs == job.runs - (is_lined and not was_begun)
+
+
 @given(running_jobs(), outcomes, policies, chances)
 def test_nothing_is_given_back_with_a_charge_in_its_last_attempt(
     job: JobRecord, outcome: Outcome, policy: Retry, chance: float

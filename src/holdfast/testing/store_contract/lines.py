@@ -330,6 +330,55 @@ class LineContract:
             await harness.store.discard([first])
         assert ids_of(await harness.claim(demand=5)) == [second]
 
+    async def test_what_expires_before_its_first_start_blocks_nobody(self, harness: Harness) -> None:
+        """Nobody overtakes it all the same, as long as it is there."""
+        for key, back in enumerate((NOT_STARTED, GiveBack(SECOND, has_waited=True, is_unstarted=True))):
+            queue, rule = harness.fresh_queue(), order(str(key), is_blocking=True)
+            first = await harness.enqueue(queue=queue, line=rule, expires_in=20 * SECOND)
+            second = await harness.enqueue(queue=queue, line=rule)
+            for _ in range(2):
+                [claimed] = await harness.claim(demand=5, queue=queue)
+                assert claimed.id == first
+                await harness.settle(claimed, back)
+                if back.delay:
+                    assert await harness.claim(demand=5, queue=queue) == []
+                await harness.pass_time(2 * SECOND)
+            await harness.pass_time("30s")
+            assert await harness.state(first) is JobState.DEAD
+            assert ids_of(await harness.claim(demand=5, queue=queue)) == [second]
+
+    async def test_what_expires_after_its_first_start_blocks_its_key(self, harness: Harness) -> None:
+        for key, back in enumerate((RETRY, GiveBack(MINUTE, has_waited=True), GiveBack())):
+            queue, rule = harness.fresh_queue(), order(str(key), is_blocking=True)
+            first = await harness.enqueue(queue=queue, line=rule, expires_in=90 * SECOND)
+            second = await harness.enqueue(queue=queue, line=rule)
+            [claimed] = await harness.claim(demand=5, queue=queue)
+            await harness.settle(claimed, back)
+            await harness.pass_time("61s")
+            [again] = await harness.claim(demand=5, queue=queue)
+            assert again.id == first
+            await harness.settle(again, NOT_STARTED)
+            await harness.pass_time("40s")
+            assert await harness.state(first) is JobState.DEAD
+            assert await harness.claim(demand=5, queue=queue) == []
+            await harness.store.discard([first])
+            assert ids_of(await harness.claim(demand=5, queue=queue)) == [second]
+
+    async def test_what_is_left_of_a_train_and_expires_before_its_first_start_blocks_nobody(
+        self, harness: Harness
+    ) -> None:
+        rule = LineRule((GateRule(GateKind.ORDER, "task", "", 10, is_blocking=True),))
+        ids = [await harness.enqueue(line=rule, expires_in=20 * SECOND) for _ in range(4)]
+        after = await harness.enqueue(line=rule)
+        worker = await harness.worker()
+        train = await harness.store.claim(worker, uuid4(), {"default": 1}, None, 3)
+        assert ids_of(train) == ids
+        await harness.settle(train[0], Complete())
+        for job in train[1:]:
+            await harness.settle(job, NOT_STARTED)
+        await harness.pass_time("30s")
+        assert ids_of(await harness.claim(demand=5)) == [after]
+
     async def test_a_cancelled_job_that_waits_for_its_retry_lets_the_next_one_go_on(self, harness: Harness) -> None:
         first, second = await harness.enqueue_many(2, line=order())
         [claimed] = await harness.claim(demand=5)
