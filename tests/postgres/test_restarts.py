@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from datetime import timedelta
 from uuid import UUID, uuid4
 
 import pytest
+from msgspec.structs import replace
 
 from holdfast.errors import StoreUnavailable
+from holdfast.gates import GateKind, LineRule
 from holdfast.job import Stage
 from holdfast.lifecycle import Complete
 from holdfast.store import Enqueued, Held, HintKind, Settled
 from holdfast.stores.postgres import PostgresStore, floors
+from holdfast.testing.store_contract.lines import limit, order, rate
 from tests.crash.rounds import rounds
 from tests.postgres.conftest import Opener
 from tests.postgres.database import PATIENCE, Database, until
@@ -119,7 +123,7 @@ async def test_listeners_wake_up_and_workers_get_their_locks_back_after_a_crash(
 async def test_a_crash_that_forgets_claims_fences_nobody_wrongly(
     synced_postgres: PostgresServer, store: PostgresStore, database: Database
 ) -> None:
-    """Claims do not wait for the disk, so a crash may forget them, and must not do more harm than that."""
+    """Claims beside lines do not wait for the disk, so a crash may forget them, and must not do more harm than that."""
     worker = await register(store)
     forgotten = 0
     for _ in range(rounds(2)):
@@ -147,6 +151,27 @@ async def test_a_crash_that_forgets_claims_fences_nobody_wrongly(
         assert all(results[job.id] == '"first"' for job in remembered)
         assert not await database.stuck()
     assert forgotten, "no claim was forgotten, so nothing was tried"
+
+
+@pytest.mark.parametrize(
+    "rule", [limit(1), rate(1, timedelta(days=1)), order()], ids=lambda rule: rule.gates[0].kind.name.lower()
+)
+async def test_a_crash_lets_nobody_past_a_limit(
+    synced_postgres: PostgresServer, store: PostgresStore, rule: LineRule
+) -> None:
+    """What was claimed under one runs on while the server comes back, so it must not be forgotten."""
+    worker, other = await register(store), await register(store)
+    for number in range(rounds(3)):
+        queue = f"queue-{number}"
+        line = LineRule(tuple(replace(gate, key=queue) for gate in rule.gates))
+        first, second = await enqueue(store, 2, queue=queue, line=line)
+        running = await claim(store, worker, 5, queue)
+        assert [job.id for job in running] == [first]
+        await _restart(synced_postgres, "immediate")
+        assert await claim(store, other, 5, queue) == []
+        assert await settle(store, running, Complete()) == [Settled.APPLIED]
+        if rule.of(GateKind.RATE) is None:
+            assert [job.id for job in await claim(store, other, 5, queue)] == [second]
 
 
 async def test_floors_hide_nothing_that_a_crash_has_given_back(

@@ -10,11 +10,16 @@ taken as (
         delivery, created_at, due_at, idempotency_key, unique_key is not null as has_unique_key, context,
         line is not null as is_lined
 ),
--- As in claim.sql.
+-- As in claim.sql; but what passes a limit, a rate or an order must not be forgotten either, or others would pass too.
 durability as materialized (
     select set_config(
         'synchronous_commit',
-        case when exists (select from taken where delivery = 1) then current_setting('synchronous_commit') else 'off' end,
+        case
+            when cardinality($9::uuid[] || $11::uuid[] || $14::uuid[]) > 0
+                or exists (select from taken where delivery = 1)
+            then current_setting('synchronous_commit')
+            else 'off'
+        end,
         true
     )
 )
