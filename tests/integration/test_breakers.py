@@ -579,6 +579,47 @@ async def test_a_job_that_waits_for_a_permit_is_given_back_when_its_worker_stops
     assert (seen.state, seen.probes) == (BreakerState.HALF_OPEN, 0)
 
 
+@pytest.mark.parametrize("is_let_through", [True, False])
+async def test_the_time_of_a_job_does_not_run_while_it_waits_for_a_permit(
+    app: Holdfast, monkeypatch: pytest.MonkeyPatch, is_let_through: bool
+) -> None:
+    """Nobody else enforces timeouts in an embedded worker: what it writes off it must not begin afterwards."""
+    monkeypatch.setattr("holdfast.worker.station._LAST_WORDS", 0.1)
+    stripe = app.breaker("stripe", failures=1, reset="100ms")
+    asked = asyncio.Event()
+    plain: Callable[..., Awaitable[object]] = app.engine.store.enter_breaker
+
+    async def slowly(*arguments: object) -> object:
+        asked.set()
+        monkeypatch.setattr(app.engine.store, "enter_breaker", plain)
+        await asyncio.sleep(2)  # longer than the task has
+        if not is_let_through:
+            await app.engine.store.change_breaker("stripe", breaker.trip)
+        return await plain(*arguments)
+
+    runs = 0
+
+    @app.task(breaker=stripe, timeout="1s", retry=Retry(1))
+    async def charge() -> str:
+        nonlocal runs
+        runs += 1
+        return "charged"
+
+    async def is_half_open() -> bool:
+        return await state_of(app) is BreakerState.HALF_OPEN
+
+    await fail(stripe)
+    await until(is_half_open)
+    monkeypatch.setattr(app.engine.store, "enter_breaker", slowly)
+    job = await charge.aenqueue()
+    async with app.worker(concurrency=1):
+        assert await job.aresult(timeout=PATIENCE) == "charged"
+        assert asked.is_set()
+    assert runs == 1
+    record = await job.arecord()
+    assert (record.attempt, record.waits) == (1, 0 if is_let_through else 1)
+
+
 async def test_a_long_probe_keeps_its_permit(app: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turnstile, "_POLL_EVERY", 0.01)
     renewed: list[object] = []

@@ -304,11 +304,7 @@ class Isolation:
 
 def _never_begun(run: Run) -> Outcome:
     """It was stopped while its process was being started."""
-    if run.stop is Withdrawn:
-        return Withdrawn(run.stop_reason)
-    if run.stop is Interrupted:
-        return Interrupted(has_started=False)
-    return guilt.hard_timeout(time.monotonic() - run.started_at, run.plan.hard)
+    return Withdrawn(run.stop_reason) if run.stop is Withdrawn else Interrupted(has_started=False)
 
 
 class CantStart(Exception):

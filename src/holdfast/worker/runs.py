@@ -28,7 +28,7 @@ from holdfast.task import Task
 from holdfast.worker import guilt
 from holdfast.worker.crew import Work
 from holdfast.worker.driver import Driven
-from holdfast.worker.recorder import Place, describe_task
+from holdfast.worker.recorder import NEVER, Place, describe_task
 
 _MOST_FRAMES: Final = 50
 _FEW_FRAMES: Final = 20
@@ -150,8 +150,9 @@ class Plans:
 class Run:
     """One attempt. What it usually does not have stands in the class: tens of thousands are made in a second."""
 
-    started_at = 0.0
-    soft_at = 0.0
+    started_at = NEVER
+    """Until it begins, its time is not counted: it may wait for its breaker, or for the start of a process."""
+    soft_at = NEVER
     context: Context | None = None
     handle: asyncio.Task[None] | None = None
     driven: Driven[Any] | None = None

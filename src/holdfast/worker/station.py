@@ -382,7 +382,6 @@ class Station:
                 self._settle(run.slot, run.job, held_back(run.job, breaker, answer))
                 return False
             self._demand.started(run.pool, is_follower=run.is_follower)
-            run.begin_at(time.monotonic())
             self._running[run.slot] = run
             self._turnstile.ask(run, breaker)
             return True
@@ -410,10 +409,10 @@ class Station:
         self._go_on(run.pool)
 
     def _begin(self, run: Run) -> None:
-        now = time.monotonic()
-        run.begin_at(now)
         self._running[run.slot] = run
         if run.place is not Place.PROCESS:  # which has to be started first
+            now = time.monotonic()
+            run.begin_at(now)
             self._recorder.started(run.slot, now, now + run.plan.hard)
             if run.place is Place.LOOP and run.soft_at < self._soft_at:
                 self._set_alarm(run.soft_at)
@@ -609,8 +608,11 @@ class Station:
             await asyncio.sleep(_TURN_EVERY)
 
     def _stop_overdue(self, now: float) -> None:
-        """Cancel what is overdue; what does not let itself be cancelled is written off."""
-        for run in list(self._running.values()):
+        """Cancel what is overdue; what does not let itself be cancelled is written off.
+
+        Whoever is alone in a process is killed with it.
+        """
+        for run in [run for run in self._running.values() if run.place is not Place.PROCESS]:
             late = now - run.started_at - run.plan.hard
             if late >= 0 and run.stop is None:
                 run.overrun()
