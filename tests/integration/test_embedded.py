@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import threading
 from collections.abc import Awaitable, Callable
@@ -113,6 +114,55 @@ async def test_a_worker_that_meets_an_error_of_any_kind_tells_it_and_begins_anew
         assert await job.aresult(timeout=_PATIENCE) == 7
     assert "can't begin anew" in caplog.text
     assert "out of files" in caplog.text
+
+
+async def test_a_worker_leaves_no_thread_behind_when_it_begins_anew_or_ends(hf: Holdfast) -> None:
+    may_end = threading.Event()
+
+    @hf.task
+    def work() -> int:
+        return 7
+
+    @hf.task(timeout="100ms", retry=Retry(1))
+    def hold() -> None:
+        while not may_end.is_set():
+            with contextlib.suppress(BaseException):
+                may_end.wait(_PATIENCE)  # in one piece: no exception appears before it returns
+
+    def threads() -> set[threading.Thread]:
+        names = ("holdfast-task", "holdfast-prompter", "holdfast-keeper")
+        return {thread for thread in threading.enumerate() if thread.name in names}
+
+    before = threads()
+
+    async def are_gone() -> bool:
+        return threads() <= before
+
+    async with asyncio.timeout(_PATIENCE), hf:
+        for _ in range(5):
+            async with hf.worker(concurrency=4):
+                jobs = [await work.aenqueue() for _ in range(4)]
+                assert [await job.aresult() for job in jobs] == [7] * 4
+                assert threads() > before
+        await _until(are_gone)
+        async with hf.worker(concurrency=4):
+            for _ in range(3):
+                jobs = [await work.aenqueue() for _ in range(4)]
+                assert [await job.aresult() for job in jobs] == [7] * 4
+                former = threads()
+                await _take_for_dead(hf)
+                await work.aenqueue()  # whose claim is refused
+
+                async def are_others(former: set[threading.Thread] = former) -> bool:
+                    return not threads() & former - before
+
+                await _until(are_others)
+            held = await hold.aenqueue()
+            with pytest.raises(JobFailed, match="HardTimeout"):
+                await held.aresult()
+        assert threads() > before, "nobody has waited for the one that is stuck"
+        may_end.set()
+        await _until(are_gone)
 
 
 async def test_an_app_may_end_while_its_worker_begins_anew(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:

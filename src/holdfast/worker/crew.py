@@ -59,7 +59,7 @@ class Work:
 
 
 class Crew:
-    """As many threads as there was ever work for at once. They live as long as the process."""
+    """As many threads as there was ever work for at once. They live until it is closed."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -118,6 +118,7 @@ class Crew:
         self._busy -= 1
 
     def close(self) -> None:
+        """Let the threads end, and wait for none: one that has something to do ends when that is over."""
         for _ in self._members:
             self._inbox.put(None)
         self._members.clear()

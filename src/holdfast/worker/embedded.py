@@ -73,6 +73,7 @@ class EmbeddedWorker:
         self._state = State()
         self._station: Station | None = None
         self._isolation: Isolation | None = None
+        self._executor: Executor | None = None
         self._keeper: Keeper | None = None
         self._tasks: list[asyncio.Task[None]] = []
         """The work; none while it begins anew."""
@@ -113,13 +114,13 @@ class EmbeddedWorker:
         recorder = Recorder.in_memory(slots_for(self._slots))
         reporting = Reporting(engine)
         self._isolation = Isolation(self._locate, recorder, reporting)
-        executor = Executor(engine, recorder, engine.hooks, self._state, self._isolation, reporting)
+        self._executor = Executor(engine, recorder, engine.hooks, self._state, self._isolation, reporting)
         self._station = Station(
             engine,
             worker,
             self._slots,
             recorder,
-            executor,
+            self._executor,
             enforces_timeouts=True,
             isolates_suspects=self._can_be_found(),
         )
@@ -191,11 +192,13 @@ class EmbeddedWorker:
 
     async def _stop_working(self, patience: float) -> None:
         assert self._isolation is not None
+        assert self._executor is not None
         assert self._keeper is not None
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._executor.crew.close()
         await self._isolation.close(patience)
         await self._keeper.stop()
 
