@@ -466,6 +466,8 @@ class WorkVerbs(Protocol):
     async def open_work(self, job: UUID, timeout: timedelta) -> WorkTransaction:
         """Open a transaction for a running job, which will be over after `timeout`.
 
+        Waits for as long as that, if need be, for those of other jobs to end.
+
         When the job is taken from its worker, or the worker is lost, what the transaction has locked is freed.
         """
         ...

@@ -199,17 +199,71 @@ async def test_other_processes_and_programs_wait_no_longer_than_that(store: Sqli
     assert ledger.entries() == ["outside"]
 
 
-async def test_whoever_waits_too_long_in_the_line_is_told(
-    store: SqliteStore, monkeypatch: pytest.MonkeyPatch, ledger: Ledger
+async def test_whoever_waits_in_the_line_for_longer_than_its_job_may_run_is_told(
+    store: SqliteStore, ledger: Ledger
 ) -> None:
     job = await claim(store)
     work = await open_work(store, job)
-    monkeypatch.setattr(workshop, "PATIENCE", 0.1)
-    with pytest.raises(StoreUnavailable, match="fewer jobs at once"):
-        await open_work(store, job)
+    with pytest.raises(StoreUnavailable, match=r"0\.1 s.*fewer jobs at once"):
+        await store.open_work(job.id, timedelta(seconds=0.1))
     await write(work, "one")
     assert await work.complete(done(job)) is Settled.APPLIED
     assert ledger.entries() == ["one"]
+
+
+async def test_a_job_that_gets_no_turn_in_its_time_is_given_back_uncharged(ledger: Ledger) -> None:
+    hf = Holdfast(ledger.url, work_limit="5s")
+    waiting: set[str] = set()
+    are_waiting, has_lock, is_over = asyncio.Event(), asyncio.Event(), threading.Event()
+    thread_may_go_on = threading.Event()
+
+    @hf.task(bind=True, delivery="transactional")
+    async def greedy(ctx: Context) -> None:
+        await are_waiting.wait()
+        await ctx.tx.aexecute("insert into ledger values ('greedy')")
+        has_lock.set()
+        thread_may_go_on.set()
+        await asyncio.to_thread(is_over.wait, 20)
+
+    def give_up(name: str) -> None:
+        waiting.discard(name)
+        if not waiting:
+            is_over.set()
+
+    def wait(name: str) -> None:
+        waiting.add(name)
+        if len(waiting) == 2:
+            hf_loop.call_soon_threadsafe(are_waiting.set)
+
+    @hf.task(bind=True, delivery="transactional", retry=Retry(1), soft_timeout="2s", timeout="20s")
+    async def patient(ctx: Context) -> None:
+        wait("patient")
+        await has_lock.wait()
+        try:
+            await ctx.tx.aexecute("insert into ledger values ('patient')")
+        finally:
+            give_up("patient")
+
+    @hf.task(bind=True, delivery="transactional", retry=Retry(1), soft_timeout="2s", timeout="20s")
+    def patient_thread(ctx: Context) -> None:
+        wait("patient thread")
+        thread_may_go_on.wait(20)
+        try:
+            ctx.tx.execute("insert into ledger values ('patient thread')")
+        finally:
+            give_up("patient thread")
+
+    hf_loop = asyncio.get_running_loop()
+    async with asyncio.timeout(60), hf, hf.worker(concurrency=3):
+        first = await greedy.aenqueue()
+        later = [await patient.aenqueue(), await patient_thread.aenqueue()]
+        for job in (first, *later):
+            await job.aresult("60s")
+        for job in later:
+            record = await job.arecord()
+            assert (record.attempt, record.waits, record.runs) == (1, 1, 2)
+            assert [attempt.failure for attempt in await job.aattempts()] == [None]
+    assert sorted(ledger.entries()) == ["greedy", "patient", "patient thread"]
 
 
 # ── the connection itself ────────────────────────────────────────────────────────────────────────────────────────────

@@ -278,7 +278,7 @@ class SqliteStore:
 
     async def open_work(self, job: UUID, timeout: timedelta) -> SqliteWork:
         await self.open()
-        return await self._workshop.open()
+        return await self._workshop.open(timeout)
 
     def _make_bench(self) -> Bench:
         return Bench(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from queue import Empty
 from typing import Any, Final, Generic, TypeVar
 
@@ -21,8 +22,6 @@ from holdfast.stores.sqlite.desk import Bench, Desk
 
 Result = TypeVar("Result")
 
-PATIENCE: Final = 12.0
-"""Seconds that a task waits for the transactions of others: longer than for a lock that another program holds."""
 _TOLERANCE: Final = 0.01
 """A loop may call a little early, by its own clock."""
 
@@ -35,20 +34,24 @@ class Workshop:
         self._lock = native.make_lock()
         self._line: Line[SqliteWork] | None = None
 
-    async def open(self) -> SqliteWork:
-        """Wait for a turn at the file, and begin. Whoever is cancelled meanwhile leaves the line."""
+    async def open(self, timeout: timedelta) -> SqliteWork:
+        """Wait for a turn at the file, for as long as the job may run, and begin. Whoever is cancelled leaves the line.
+
+        A task that finds many in the line has done nothing wrong: what mostly ends its wait is its own soft timeout.
+        """
         work = SqliteWork(asyncio.get_running_loop())
         self._put(work)
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(timeout.total_seconds()):
                 await work.opened
         except BaseException as error:
             work.give_up()
             if not isinstance(error, TimeoutError):
                 raise
             raise StoreUnavailable(
-                f"The tasks of this process have kept the database busy for {PATIENCE:g} s with their transactions. "
-                "Nothing was written; try again, do what is slow before the first statement, or run fewer jobs at once."
+                f"The tasks of this process have kept the database busy for {timeout.total_seconds():g} s with their "
+                "transactions. Nothing was written; try again, do what is slow before the first statement, or run "
+                "fewer jobs at once."
             ) from None
         work.set_alarm()
         return work
