@@ -30,11 +30,11 @@ LONGEST_TRAIN: Final = 20
 ANY_NUMBER: Final = 1_000_000_000
 _BUCKETS: Final = 60
 """A window is remembered in so many parts, each of which is taken to have come at its end."""
-_SLACK: Final = 64
+SLACK: Final = 64
 """A window is taken to be a 64th longer than it is: for the moment between a job's claim and its start."""
 LONGEST_AHEAD: Final = 800_000
 """Microseconds from a job's claim to its start, if its worker has fetched it ahead."""
-SHORT_WINDOW: Final = LONGEST_AHEAD * _SLACK
+SHORT_WINDOW: Final = LONGEST_AHEAD * SLACK
 """Microseconds: jobs under a rate with a shorter window must start when they are claimed."""
 MOST_PASSED_OVER: Final = 500
 """Lines that lead to such a rate, behind which a claim looks for others when it may take no more of those."""
@@ -256,7 +256,7 @@ def opens_at(gate: Gate[Any], now: int) -> int | None:
 
 
 def _window(gate: Gate[Any]) -> int:
-    return gate.per + gate.per // _SLACK
+    return gate.per + gate.per // SLACK
 
 
 def _recent(gate: Gate[Any], now: int) -> list[tuple[int, int]]:

@@ -11,7 +11,18 @@ from uuid import UUID
 import msgspec
 
 from holdfast.errors import InvalidOption
-from holdfast.gates import LONGEST_TRAIN, SHORT_WINDOW, Gate, GateKind, GateRule, LineRule, lets_through, opens_at, used
+from holdfast.gates import (
+    LONGEST_TRAIN,
+    SHORT_WINDOW,
+    SLACK,
+    Gate,
+    GateKind,
+    GateRule,
+    LineRule,
+    lets_through,
+    opens_at,
+    used,
+)
 from holdfast.job import Delivery
 from holdfast.moment import MICROSECOND, from_microseconds, to_microseconds
 from holdfast.span import Span, parse_span
@@ -42,6 +53,11 @@ class Rate:
         set_field(self, "per", _check_per(per))
         set_field(self, "key", None if key is None else Template(key))
         set_field(self, "name", _check_name(name, "Rate(name)"))
+
+    @property
+    def slack(self) -> timedelta:
+        """The longest time from a job's claim to its start for which the rate allows."""
+        return self.per / SLACK
 
 
 @dataclass(frozen=True, init=False)

@@ -16,13 +16,13 @@ from holdfast import Job
 from holdfast.clock import SystemClock
 from holdfast.ids import Ids
 from holdfast.job import ClaimedJob, Delivery, JobRecord, JobState, NewJob
-from holdfast.outcome import Completed
+from holdfast.outcome import Completed, Interrupted, Outcome
 from holdfast.worker.isolation import Isolation
 from holdfast.worker.recorder import Place, Recorder
 from holdfast.worker.runs import Plan, Run
 from tests.unit.claims import claimed_job
 from tests.worker.history import VARIABLE, Event, History
-from tests.worker.program import PATIENCE, Client, Program, is_alive, until
+from tests.worker.program import PATIENCE, Client, Program, children_of, is_alive, until
 from tests.worker.tasks import make_app
 
 
@@ -62,6 +62,27 @@ async def test_a_process_that_has_nothing_to_do_for_a_while_ends_in_good_order(
     ]
     await isolation.close(PATIENCE)
     assert not is_alive(start.pid)
+
+
+async def test_a_job_that_would_begin_too_late_for_its_rate_begins_in_the_same_process_when_it_comes_again(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However large that process is: if it were replaced, the next one would be too late as well, and so on."""
+    monkeypatch.setenv(VARIABLE, str(history.path))
+    plan = Plan(make_app("memory://").engine.tasks["alone_sleep"])  # type: ignore[arg-type]
+    recorder = Recorder.in_memory(2)
+    isolation = Isolation(lambda: "tests.worker.tasks:hf", recorder, Nobody(), max_memory=1)
+    job = claimed_job(task="alone_sleep", args_json='{"seconds":0}')
+    outcomes, pids = list[Outcome](), list[set[int]]()
+    for _ in range(2):
+        run = Run(job, plan, Place.PROCESS, recorder.claimed(job, plan.described), 0)
+        run.start_by = 0.0
+        outcomes.append(await isolation.run(run))
+        pids.append(set(children_of(os.getpid())))
+    assert outcomes == [Interrupted(has_started=False), Completed('"slept"')]
+    (start,) = history.read("start")
+    assert start.pid in pids[0], "it was there before"
+    await isolation.close(PATIENCE)
 
 
 # ── code that is not there ───────────────────────────────────────────────────────────────────────────────────────────
@@ -258,3 +279,39 @@ def test_a_soft_timeout_and_a_cancellation_reach_the_middleware_of_a_def_task(
         assert client.end_of(timed).error_type == "SoftTimeout"
         notes = [[event.note for event in client.history.read("woken", job.id)] for job in (timed, cancelled)]
         assert notes == [["SoftTimeout"], ["CancelledError"]]
+
+
+# ── rates ────────────────────────────────────────────────────────────────────────────────────────────────────────────
+
+RATED = """
+import sys, time
+from holdfast import Context, Holdfast, Rate
+from tests.worker.history import here
+hf = Holdfast()
+if "isolated" in sys.argv[0]:
+    time.sleep(1)
+
+@hf.task(bind=True, rate=Rate(3, "3s"), {options})
+def work(ctx: Context) -> None:
+    here().write("start", job=ctx.job_id)
+
+@hf.task
+def publish() -> None: ...
+"""
+
+
+@alone
+def test_starts_of_processes_bring_no_more_jobs_into_a_window_than_its_rate_lets_through(
+    client: Client, deploy: Deploy, options: str, delivery: Delivery
+) -> None:
+    """Those of the first window would begin late, in new processes, and those of the second at once, in the same."""
+    with Program(client.url, client.history, "-p", "1", app=deploy(RATED.format(options=options))):
+        _enqueue(client, "publish").result("60s")  # after it, the tasks are known
+        jobs = [client.app.send("work") for _ in range(9)]
+        records = client.ends_of(jobs)
+    starts = sorted(event.at for event in client.history.read("start"))
+    assert len(starts) == 9
+    # Half a second is for a machine that is busy while it wakes a process that is there.
+    assert min(fourth - first for first, fourth in zip(starts, starts[3:], strict=False)) > 2.5
+    assert {(record.state, record.attempt, record.waits) for record in records} == {(JobState.COMPLETED, 1, 0)}
+    assert 9 < sum(record.runs for record in records) <= 9 + 16, "given back at most once for each process"

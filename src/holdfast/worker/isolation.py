@@ -164,7 +164,13 @@ class Isolation:
             while outcome is None:
                 cell, is_new = await self._free_cell()
                 try:
-                    outcome = _never_begun(run) if run.stop is not None else await self._run_in(cell, run)
+                    if run.stop is not None:
+                        outcome = _never_begun(run)
+                    elif is_new and time.monotonic() > run.start_by:
+                        # Its rate may let others through before long. Claimed anew, it begins at once, in this process.
+                        outcome = Interrupted(has_started=False)
+                    else:
+                        outcome = await self._run_in(cell, run)
                 finally:
                     self._put_away(cell)
                 if outcome is None and is_new:
@@ -216,7 +222,7 @@ class Isolation:
         if not cell.is_alive or cell.is_busy:
             cell.kill()
             self._all.discard(cell)
-        elif cell.is_outdated or self._is_too_large(cell):
+        elif cell.is_outdated or (cell.has_worked and self._is_too_large(cell)):
             self._end(cell)
         else:
             self._idle.append(cell)
@@ -256,7 +262,7 @@ class Isolation:
             cell.say(Throw(isinstance(error, SoftTimeout)))
 
         run.stopper = throw
-        cell.is_busy = True
+        cell.is_busy = cell.has_worked = True
         has_begun = False
         cell.say(Begin(run.job))
         try:
@@ -319,6 +325,7 @@ class Cell:
         self._process: asyncio.subprocess.Process | None = None
         self._watch: asyncio.Task[None] | None = None
         self.is_busy = False
+        self.has_worked = False
         self.is_outdated = False
         """It has other code than its worker. The next one reads the files anew."""
         self.idle_since = 0.0

@@ -67,6 +67,7 @@ class Plan:
         "retry",
         "signature",
         "soft",
+        "start_within",
         "task",
     )
 
@@ -85,6 +86,8 @@ class Plan:
         self.breaker = settings.breaker
         self.soft = settings.soft_timeout.total_seconds()
         self.hard = settings.timeout.total_seconds()
+        self.start_within = NEVER if settings.limits.rate is None else settings.limits.rate.slack.total_seconds()
+        """Seconds from a claim to the start of the task, if a rate has let it through."""
         self.place = _place_of(task)
         self.described = describe_task(task.name, self.place, settings.retry, fuse)
         self.alone = describe_task(task.name, Place.PROCESS, settings.retry, fuse)
@@ -168,6 +171,8 @@ class Run:
     """If it is a probe of its task's breaker."""
     fetched_at = 0.0
     """When it was fetched ahead, if there was no slot for it."""
+    start_by = NEVER
+    """When its rate expects it to have begun, if it has one."""
     is_follower = False
     """It had to wait for another one of its order, which is completed."""
     is_taken = False

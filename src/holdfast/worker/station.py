@@ -292,9 +292,9 @@ class Station:
             lined: dict[int, int] = {}
             urgent = list(filter(self._is_urgent, jobs)) if self._plans.are_some_urgent else []
             for job in urgent:
-                self._take(job, lined, is_urgent=True)
+                self._take(job, lined, asked_at, is_urgent=True)
             for job in [job for job in jobs if not self._is_urgent(job)] if urgent else jobs:
-                self._take(job, lined)
+                self._take(job, lined, asked_at)
             came.update(pool for job in urgent if (pool := self._demand.pool_of(job.queue)) is not None)
         finally:
             self._recorder.answered(claim)
@@ -314,7 +314,7 @@ class Station:
         plan = self._plans.of(job.task) if job.is_lined else None
         return plan is not None and plan.is_urgent
 
-    def _take(self, job: ClaimedJob, lined: dict[int, int], *, is_urgent: bool = False) -> None:
+    def _take(self, job: ClaimedJob, lined: dict[int, int], asked_at: float, *, is_urgent: bool = False) -> None:
         """`lined`: the slots of those that stand in lines, by their ids. As numbers, whose hash costs less."""
         pool = self._demand.pool_of(job.queue)
         plan = self._plans.of(job.task)
@@ -326,6 +326,7 @@ class Station:
         run = Run(job, plan, place, slot, pool)
         if job.is_lined:
             lined[job.id.int] = slot
+            run.start_by = asked_at + plan.start_within  # a rate has counted it since, at the earliest
         if job.behind is not None and job.delivery is Delivery.AT_MOST_ONCE:
             self._settle(slot, job, lifecycle.NOT_STARTED)  # as below
             return
@@ -677,8 +678,10 @@ def _tell(run: Run, outcome: Outcome, transition: Transition) -> None:
                     log.info("%s %s: %s", job.task, job.id, what)
         case Withdrawn():
             log.info("%s %s was cancelled", job.task, job.id)
-        case Interrupted():
+        case Interrupted(has_started=True):
             log.info("%s %s was stopped and given back", job.task, job.id)
+        case Interrupted():
+            log.info("%s %s was given back before it began", job.task, job.id)
         case Unstarted(failure):
             what = failure.message.partition("\n")[0][:300]
             match transition:
