@@ -383,6 +383,16 @@ def make_app(url: str | None = None) -> Holdfast:
         for number in range(1, 11):
             ctx.progress(number, 10, f"step {number}")
 
+    @hf.task(bind=True, isolation="process")
+    def alone_flood(ctx: Context, reports: int, end: str) -> float:
+        """Ends when there is such a file, and returns how many seconds that took."""
+        began = time.monotonic()
+        for number in range(reports):
+            ctx.progress(number + 1)
+        while not os.path.exists(end):
+            time.sleep(0.01)
+        return time.monotonic() - began
+
     # ── crashes ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
     @hf.task(bind=True, retry=Retry(4, base="10ms", cap="10ms"))

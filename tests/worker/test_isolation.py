@@ -85,6 +85,50 @@ async def test_a_job_that_would_begin_too_late_for_its_rate_begins_in_the_same_p
     await isolation.close(PATIENCE)
 
 
+class Listener(Nobody):
+    """Hears of progress whenever a process sends some."""
+
+    def __init__(self) -> None:
+        self.heard: list[float] = []
+        self.has_news = asyncio.Event()
+
+    def report_progress(self, job: ClaimedJob, done: float, total: float | None, note: str) -> None:
+        self.heard.append(done)
+        self.has_news.set()
+
+    async def hears(self, done: float) -> None:
+        while done not in self.heard:
+            self.has_news.clear()
+            await self.has_news.wait()
+
+
+async def test_a_flood_of_progress_is_sent_as_a_trickle_whose_last_drop_arrives(
+    history: History, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(history.path))
+    monkeypatch.setenv("HOLDFAST_URL", "memory://")
+    plan = Plan(make_app("memory://").engine.tasks["alone_flood"])  # type: ignore[arg-type]
+    recorder, listener = Recorder.in_memory(2), Listener()
+    isolation = Isolation(lambda: "tests.worker.tasks:hf", recorder, listener)
+    end = tmp_path / "end"
+
+    async def flood(reports: int) -> float:
+        """How many seconds it took."""
+        job = claimed_job(task="alone_flood", args_json=f'{{"reports":{reports},"end":"{end}"}}')
+        outcome = await isolation.run(Run(job, plan, Place.PROCESS, recorder.claimed(job, plan.described), 0))
+        assert isinstance(outcome, Completed)
+        return float(outcome.result_json or "")
+
+    async with asyncio.timeout(PATIENCE):
+        first = asyncio.create_task(flood(50_000))
+        await listener.hears(50_000)  # while the task still runs
+        end.touch()
+        seconds = await first + await flood(49_999)
+    assert listener.heard[-1] == 49_999, "when the task has ended, so has what it says"
+    assert len(listener.heard) <= 20 * seconds + 4
+    await isolation.close(PATIENCE)
+
+
 # ── code that is not there ───────────────────────────────────────────────────────────────────────────────────────────
 
 APP = """

@@ -30,6 +30,7 @@ from holdfast.hooks import State
 from holdfast.job import ClaimedJob
 from holdfast.loading import CantLoad, load_app
 from holdfast.outcome import Completed, Interrupted, Outcome, Raised
+from holdfast.supervision.bulletin import Bulletin
 from holdfast.worker import processes
 from holdfast.worker.conclusion import conclude, opened_by, transactional_context
 from holdfast.worker.driver import Driven
@@ -100,6 +101,7 @@ class Cell:
         self._variables = variables
         self._line = line
         self._plans = Plans(app.engine)
+        self._bulletin = Bulletin(functools.partial(_say, line))
         self._inbox: queue.SimpleQueue[Begin | Leave] = queue.SimpleQueue()
         self._run: Run | None = None
         self._thrown: BaseException | None = None
@@ -114,6 +116,7 @@ class Cell:
     def serve(self) -> int:
         signal.signal(_SIGNAL, self._on_signal)
         threading.Thread(target=self._listen, daemon=True).start()
+        self._bulletin.start()
         _say(self._line, Up())
         while True:
             asked = self._inbox.get()
@@ -128,6 +131,7 @@ class Cell:
             answer = self._perform(asked.job, plan)
             sys.stdout.flush()
             sys.stderr.flush()
+            self._bulletin.flush()
             _say(self._line, answer)
             if self._is_spent:
                 return 0
@@ -295,12 +299,15 @@ class Cell:
         return self._deadline
 
     def report_progress(self, job: ClaimedJob, done: float, total: float | None, note: str) -> None:
+        run = self._run
+        if run is None or run.job is not job:
+            return  # said by a thread that a job before has left behind
         is_main = threading.current_thread() is threading.main_thread()
         held = is_main and self._is_in_call
         if held:
-            self._is_in_call = False  # a message that a signal cut short could not be read
+            self._is_in_call = False  # a signal that cut this short could leave a lock behind
         try:
-            _say(self._line, Progress(done, total, note))
+            self._bulletin.report(Progress(done, total, note))
         finally:
             if held:
                 self._is_in_call = True
