@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -78,3 +81,83 @@ async def test_a_cancellation_appears_in_middleware_of_a_thread_that_waits(waits
             await job.aresult()
         assert await job.astate() is JobState.CANCELLED
     assert story == [*(["run"] if waits == "after" else []), "cancelled"]
+
+
+@pytest.mark.parametrize("answer", ["raises", "returns"])
+async def test_middleware_that_times_out_around_a_thread_reaches_it_and_is_not_left_before_it_has_ended(
+    answer: str,
+) -> None:
+    hf = Holdfast("memory://")
+    story: list[str] = []
+
+    @hf.middleware
+    @asynccontextmanager
+    async def around(context: Context) -> AsyncIterator[None]:
+        try:
+            async with asyncio.timeout(0.1):
+                yield
+        finally:
+            story.append("left")
+
+    @hf.task(retry=Retry(1))
+    def work() -> str:
+        try:
+            _spin()
+        except asyncio.CancelledError:
+            time.sleep(0.2)
+            story.append("ended")
+            if answer == "raises":
+                raise
+        return "something"
+
+    async with asyncio.timeout(_PATIENCE), hf, hf.worker():
+        job = await work.aenqueue()
+        if answer == "raises":
+            with pytest.raises(JobFailed):
+                await job.aresult()
+            assert (await job.arecord()).error_type == "TimeoutError"
+        else:
+            assert await job.aresult() == "something", "as of a coroutine that swallows it"
+    assert story == ["ended", "left"]
+
+
+def _spin() -> None:
+    """Wait in Python, where an exception can appear."""
+    deadline = time.monotonic() + _PATIENCE
+    while time.monotonic() < deadline:
+        time.sleep(0.001)
+
+
+_DEAF = """
+import asyncio, contextlib, signal, sys, threading, time
+from holdfast import Holdfast
+
+hf = Holdfast("memory://")
+has_begun = threading.Event()
+
+@hf.middleware
+@contextlib.asynccontextmanager
+async def around(context):
+    async with asyncio.timeout(0.1 if sys.argv[1] == "times out" else None):
+        yield
+
+@hf.task
+def deaf():
+    has_begun.set()
+    while True:
+        with contextlib.suppress(BaseException):
+            time.sleep(0.01)
+
+async def main():
+    async with hf, hf.worker(grace="100ms"):
+        await deaf.aenqueue()
+        await asyncio.to_thread(has_begun.wait)
+        await asyncio.sleep(0.3)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("middleware", ["times out", "waits"])
+def test_a_thread_that_never_ends_within_middleware_does_not_keep_an_app_from_ending(middleware: str) -> None:
+    subprocess.run([sys.executable, "-c", _DEAF, middleware], timeout=_PATIENCE, check=True)

@@ -562,5 +562,18 @@ def with_middleware(hf: Holdfast) -> Holdfast:
     return hf
 
 
+def with_haste(hf: Holdfast) -> Holdfast:
+    """Its middleware has less patience than the worker."""
+
+    @hf.middleware
+    @contextlib.asynccontextmanager
+    async def hurry(ctx: Context) -> AsyncIterator[None]:
+        async with asyncio.timeout(0.1):
+            yield
+
+    return hf
+
+
 hf = make_app()
+hasty = with_haste(make_app())
 wrapped = with_middleware(make_app())

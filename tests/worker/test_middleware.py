@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from holdfast.job import JobState
 from tests.worker.history import History
-from tests.worker.program import Client, Program, client_of
+from tests.worker.program import Client, Program, client_of, is_alive
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +68,14 @@ def test_a_task_alone_in_its_process_may_block_inside_it(client: Client) -> None
     job = client.enqueue("alone_enqueues")
     other = client.app.job(job.result("60s"))
     assert other.result("60s") == "slept"
+
+
+def test_a_thread_that_outlasts_middleware_which_times_out_is_killed_at_its_own_timeout(tmp_path: Path) -> None:
+    with (
+        client_of(f"sqlite:///{tmp_path / 'jobs.db'}", History(tmp_path / "history")) as client,
+        Program(client.url, client.history, "-p", "1", app="tests.worker.tasks:hasty"),
+    ):
+        job = client.enqueue("thread_hang")
+        assert client.end_of(job).error_type == "HardTimeout"
+        (start,) = client.history.read("start", job.id)
+        assert not is_alive(start.pid)

@@ -194,6 +194,8 @@ class EmbeddedWorker:
         assert self._isolation is not None
         assert self._executor is not None
         assert self._keeper is not None
+        assert self._station is not None
+        self._station.leave()
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()

@@ -68,12 +68,18 @@ class Executor:
 
     def write_off(self, run: Run, outcome: Outcome) -> None:
         """It does not end. Say what came of it without waiting any longer."""
-        run.is_written_off = True
+        run.is_written_off = run.is_left = True
         if run.place is Place.THREAD and run.work is not None:
             self.crew.write_off(run.work)
         if run.plan.is_transactional and (transaction := opened_by(run)) is not None:
             self._background(transaction.roll_back())
         self.on_finish(run, outcome)
+
+    def leave(self, run: Run) -> None:
+        """Its thread must keep nobody: from now on a cancellation leaves middleware although that goes on."""
+        run.is_left = True
+        if run.handle is not None and run.handle.cancelling():
+            run.handle.cancel()  # that one was kept waiting
 
     def _report(self, run: Run, value: Any, error: BaseException | None) -> None:
         """What came of it is known: the value that the task returned, or the exception that left it."""
@@ -153,7 +159,11 @@ class Executor:
         run.stopper = run.work.throw
 
     async def _in_a_thread_within(self, run: Run) -> None:
-        """Middleware runs on the loop, so what is thrown at the run appears there, except while the thread has it."""
+        """Middleware runs on the loop, so what is thrown at the run appears there, except while the thread has it.
+
+        So does a cancellation by middleware, such as that of asyncio.timeout: it appears in the thread, and middleware
+        is not left before that has ended.
+        """
         value: Any = None
         failure: BaseException | None = None
 
@@ -171,9 +181,9 @@ class Executor:
             driven, run.driven = run.driven, None
             try:
                 self._in_a_thread(run, answer, contextvars.copy_context())
-                value, error = await asyncio.shield(future)
+                value, error = await _end_of(run, future)
             finally:
-                run.driven, run.stopper = driven, None
+                run.driven, run.stopper, run.work = driven, None, None
             if error is not None:
                 raise error
             return value
@@ -206,3 +216,15 @@ class Executor:
             else:
                 run.context = Context(run.plan.name, run.job, self._state, self._surroundings)
         return run.context
+
+
+async def _end_of(run: Run, future: asyncio.Future[Any]) -> Any:
+    """What its thread answers. It goes on whoever is cancelled, and must not do so with nobody to watch its time."""
+    while True:
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError as cancellation:
+            if run.is_left:
+                raise
+            if run.stopper is not None:
+                run.stopper(cancellation)

@@ -167,6 +167,8 @@ class Run:
     stop_reason = ""
     is_written_off = False
     """What came of it was decided without waiting for it."""
+    is_left = False
+    """Its thread may go on without anybody who waits for it."""
     permit: Permit | None = None
     """If it is a probe of its task's breaker."""
     fetched_at = 0.0

@@ -173,6 +173,12 @@ class Station:
         for run in list(self._running.values()):
             run.interrupt()
 
+    def leave(self) -> None:
+        """What goes on in threads is left to itself: it must not keep the loop from ending."""
+        for run in self._running.values():
+            if run.place is Place.THREAD:
+                self._executor.leave(run)
+
     # ── what others say of our jobs ──────────────────────────────────────────────────────────────────────────────────
 
     def cancel(self, ids: Iterable[UUID]) -> None:
