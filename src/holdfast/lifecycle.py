@@ -130,14 +130,13 @@ def after_crash(job: Standing, crash: Crashed) -> Transition:
     return GiveBack(is_charged=crash.is_guilty, failure=crash.failure, has_crashed=True)
 
 
+_LOST: Final = "Its worker was stopped before it was known what came of it; it may not run twice."
 _INTERRUPTION: Final = Failure(FailureKind.INTERRUPTED, "Interrupted", "Stopped by its worker, not by its task.")
 
 
 def _after_interruption(job: Standing, has_started: bool) -> Transition:
     if has_started and job.delivery is Delivery.AT_MOST_ONCE:
-        return Bury(
-            replace(_INTERRUPTION, kind=FailureKind.LOST, message="Stopped while it ran; it may not run twice.")
-        )
+        return Bury(replace(_INTERRUPTION, kind=FailureKind.LOST, message=_LOST))
     # The attempt is handed back, but who looks at the job later should see where the time went.
     return GiveBack(failure=_INTERRUPTION) if has_started else NOT_STARTED
 

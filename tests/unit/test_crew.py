@@ -17,7 +17,7 @@ import pytest
 
 from holdfast.context import SoftTimeout
 from holdfast.outcome import Snooze
-from holdfast.worker.crew import Crew, Member, Work
+from holdfast.worker.crew import Crew, Member, Work, nothing
 from tests.crash.rounds import rounds
 
 NEVER = float("inf")
@@ -32,14 +32,16 @@ class Desk:
     def __init__(self) -> None:
         self.crew = Crew(asyncio.get_running_loop())
 
-    def start(self, call: Callable[[], Any], soft: float = NEVER) -> tuple[Work, asyncio.Future[Any]]:
+    def start(
+        self, call: Callable[[], Any], soft: float = NEVER, ended: Callable[[], None] = nothing
+    ) -> tuple[Work, asyncio.Future[Any]]:
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
         def answer(value: Any, error: BaseException | None) -> None:
             assert not future.done(), "it was answered twice"
             future.set_result((value, error))
 
-        return self.crew.start(call, contextvars.copy_context(), answer, time.monotonic() + soft), future
+        return self.crew.start(call, contextvars.copy_context(), answer, time.monotonic() + soft, ended), future
 
     async def run(self, call: Callable[[], Any], soft: float = NEVER) -> tuple[Any, BaseException | None]:
         _, future = self.start(call, soft)
@@ -153,6 +155,21 @@ async def test_a_call_for_which_there_is_no_thread_has_to_wait_and_others_go_on(
     gate = threading.Barrier(2)
     both = [desk.start(lambda: gate.wait(PATIENCE))[1] for _ in range(2)]
     assert sorted([(await each)[0] for each in both]) == [0, 1]
+
+
+async def test_the_end_of_a_call_is_told_by_its_thread_although_the_event_loop_is_blocked(desk: Desk) -> None:
+    order: list[str] = []
+    has_ended = threading.Event()
+
+    def ended() -> None:
+        order.append("ended")
+        has_ended.set()
+
+    _, future = desk.start(lambda: order.append("called"), ended=ended)
+    assert has_ended.wait(PATIENCE)
+    assert not future.done()
+    await future
+    assert order == ["called", "ended"]
 
 
 # ── soft timeouts ────────────────────────────────────────────────────────────────────────────────────────────────────
@@ -345,13 +362,14 @@ async def test_soft_timeouts_of_many_calls_at_once_reach_their_own(desk: Desk) -
 
 async def test_a_thread_that_is_written_off_is_replaced_and_its_answer_is_not_wanted(desk: Desk) -> None:
     gate, begun = threading.Event(), threading.Event()
+    ended: list[int] = []
 
     def hold() -> int:
         begun.set()
         gate.wait(PATIENCE)
         return threading.get_ident()
 
-    work, future = desk.start(hold)
+    work, future = desk.start(hold, ended=lambda: ended.append(1))
     await asyncio.to_thread(begun.wait, PATIENCE)
     desk.crew.write_off(work)
     desk.crew.write_off(work)
@@ -362,4 +380,5 @@ async def test_a_thread_that_is_written_off_is_replaced_and_its_answer_is_not_wa
     assert not work.member.thread.is_alive(), "it ends once its call has ended"
     assert await desk.run(threading.get_ident) == (other, None)
     assert not future.done()
+    assert ended == [], "what would be told is about another job by now"
     assert desk.crew._busy == 0

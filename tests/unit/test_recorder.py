@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -24,6 +25,7 @@ from holdfast.worker.recorder import (
     MOST_CLAIMS,
     NEVER,
     Flight,
+    Outpost,
     Phase,
     Place,
     Recorder,
@@ -100,6 +102,44 @@ def test_a_long_name_is_cut_between_characters(name: str) -> None:
         assert entry.task == name
     else:
         assert 66 < len(entry.task.encode()) <= 70
+
+
+def test_another_process_that_has_only_the_file_can_say_that_a_job_has_ended(tmp_path: Path) -> None:
+    path = tmp_path / "recorder"
+    path.write_bytes(bytes(size_for(3)))
+    with path.open("r+b") as file:
+        recorder = Recorder(mmap.mmap(file.fileno(), 0), 3, file.fileno())
+        slots = [recorder.claimed(claimed_job(), PLAIN) for _ in range(3)]
+        for slot in slots:
+            recorder.started(slot, 1.0, 2.0, 4711)
+        outpost = Outpost(file.fileno())
+        outpost.finished(recorder.phase_of(slots[1]))
+        assert {entry.slot for entry in recorder.flight().running} == {slots[0], slots[2]}
+
+
+def test_a_file_that_a_task_has_opened_in_place_of_the_recorder_is_left_alone(tmp_path: Path) -> None:
+    for name in ("recorder", "other"):
+        (tmp_path / name).write_bytes(bytes(100))
+    file = os.open(tmp_path / "recorder", os.O_RDWR)
+    try:
+        outpost = Outpost(file)
+        with (tmp_path / "other").open("r+b") as other:
+            os.dup2(other.fileno(), file)
+        outpost.finished(50)
+    finally:
+        os.close(file)
+    outpost.finished(50)
+    assert (tmp_path / "recorder").read_bytes() == (tmp_path / "other").read_bytes() == bytes(100)
+
+
+@pytest.mark.parametrize("place", Place)
+def test_a_job_that_goes_on_elsewhere_is_seen_there(place: Place) -> None:
+    recorder = Recorder.in_memory(1)
+    slot = recorder.claimed(claimed_job(), PLAIN)
+    recorder.started(slot, 1.0, 2.0)
+    recorder.moved(slot, place)
+    (entry,) = recorder.flight().running
+    assert (entry.place, entry.task) == (place, "t")
 
 
 def test_a_slot_that_is_used_again_has_nothing_left_of_its_last_job() -> None:

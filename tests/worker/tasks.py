@@ -18,7 +18,7 @@ import time
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 from holdfast import (
     Cancel,
@@ -96,6 +96,15 @@ def make_app(url: str | None = None) -> Holdfast:
     @hf.task(bind=True)
     async def block_for_long(ctx: Context, seconds: float = NEVER) -> str:
         """The same, with a timeout that is far away."""
+        with told(ctx):
+            time.sleep(seconds)
+            return "went on"
+
+    @hf.task(bind=True, timeout="6s", retry=once)
+    async def block_beside(ctx: Context, job: str, seconds: float = NEVER) -> str:
+        """The same, from when another job runs."""
+        while not here().read("start", UUID(job)):  # noqa: ASYNC110 - it is in another process
+            await asyncio.sleep(0.01)
         with told(ctx):
             time.sleep(seconds)
             return "went on"
@@ -224,6 +233,12 @@ def make_app(url: str | None = None) -> Holdfast:
                 with contextlib.suppress(BaseException):
                     _nap(NEVER)
 
+    @hf.task(bind=True, timeout="2s", retry=once)
+    def thread_in_time(ctx: Context) -> str:
+        """Ends as soon as the event loop is blocked."""
+        with told(ctx):
+            return _when_blocked()
+
     @hf.task
     def thread_program() -> list[int]:
         return _end_programs()
@@ -267,6 +282,16 @@ def make_app(url: str | None = None) -> Holdfast:
         with told(ctx):
             time.sleep(seconds)
             return "slept"
+
+    @hf.task(bind=True, isolation="process", timeout="2s", retry=once)
+    def alone_in_time(ctx: Context) -> str:
+        with told(ctx):
+            return _when_blocked()
+
+    @hf.task(bind=True, delivery="at_most_once", timeout="2s")
+    def once_in_time(ctx: Context) -> str:
+        with told(ctx):
+            return _when_blocked()
 
     @hf.task(isolation="process")
     def alone_enqueues() -> str:
@@ -427,6 +452,12 @@ def make_app(url: str | None = None) -> Holdfast:
         here().write("shutdown", note="registered last")
 
     return hf
+
+
+def _when_blocked() -> str:
+    while not [event for event in here().read("start") if event.task == "block_beside"]:
+        time.sleep(0.01)
+    return "in time"
 
 
 def _note_cancellation(ctx: Context) -> None:

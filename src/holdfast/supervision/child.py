@@ -156,7 +156,7 @@ class Child:
     async def _work(self, app: Holdfast, worker: UUID, line: Line) -> int:
         settings = self._settings
         memory = mmap.mmap(settings.recorder, 0)
-        recorder = Recorder(memory, settings.recorder_slots)
+        recorder = Recorder(memory, settings.recorder_slots, settings.recorder)
         reporting = Reporting(app.engine)
         isolation = Isolation(lambda: settings.app, recorder, reporting, settings.max_memory)
         executor = Executor(app.engine, recorder, app.engine.hooks, self._state, isolation, reporting)

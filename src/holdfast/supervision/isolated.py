@@ -51,7 +51,7 @@ from holdfast.worker.isolation import (
     heard_by_process,
 )
 from holdfast.worker.locating import mark_as_isolated
-from holdfast.worker.recorder import Place
+from holdfast.worker.recorder import Outpost, Place
 from holdfast.worker.runs import Plan, Plans, Run, outcome_of
 from holdfast.worker.telling import set_up_logging, tell_handlers_of_jobs, tell_the_rest
 
@@ -85,14 +85,20 @@ def main(text: str) -> int:
             log.exception("the app can't start")
             _say(line, Down(f"{type(error).__name__}: {error}"))
             return 1
-        return Cell(app, state, runner, variables, line).serve()
+        return Cell(app, state, runner, variables, line, settings.recorder).serve()
 
 
 class Cell:
     """The surroundings of the one job that runs here."""
 
     def __init__(
-        self, app: Holdfast, state: State, runner: asyncio.Runner, variables: contextvars.Context, line: socket.socket
+        self,
+        app: Holdfast,
+        state: State,
+        runner: asyncio.Runner,
+        variables: contextvars.Context,
+        line: socket.socket,
+        recorder: int | None,
     ) -> None:
         """`variables`: as the start hooks have left them. Each job has a copy, so none sees what another has set."""
         self._app = app
@@ -100,6 +106,7 @@ class Cell:
         self._runner = runner
         self._variables = variables
         self._line = line
+        self._recorder = None if recorder is None else Outpost(recorder)
         self._plans = Plans(app.engine)
         self._bulletin = Bulletin(functools.partial(_say, line))
         self._inbox: queue.SimpleQueue[Begin | Leave] = queue.SimpleQueue()
@@ -129,6 +136,8 @@ class Cell:
                 continue
             _say(self._line, Begun())
             answer = self._perform(asked.job, plan)
+            if self._recorder is not None:
+                self._recorder.finished(asked.phase_at)
             sys.stdout.flush()
             sys.stderr.flush()
             self._bulletin.flush()

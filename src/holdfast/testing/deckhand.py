@@ -14,7 +14,7 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from holdfast import native
-from holdfast.worker.crew import Answer, Crew, Work
+from holdfast.worker.crew import Answer, Crew, Work, nothing
 
 _LOOK_EVERY: Final = 0.5
 """Seconds between two looks, so that a Ctrl-C is noticed."""
@@ -87,10 +87,18 @@ class CrewOfOne(Crew):
         self._home = loop
         self._hand = hand
 
-    def start(self, call: Callable[[], Any], context: contextvars.Context, answer: Answer, soft_at: float) -> Work:
-        work = Work(call, context, answer, soft_at)
+    def start(
+        self,
+        call: Callable[[], Any],
+        context: contextvars.Context,
+        answer: Answer,
+        soft_at: float,
+        ended: Callable[[], None] = nothing,
+    ) -> Work:
+        work = Work(call, context, answer, soft_at, ended)
 
         def tell() -> None:
+            work.ended()
             self._home.call_soon_threadsafe(lambda: answer(work.value, work.error))
 
         self._hand.take(work, tell)

@@ -156,6 +156,9 @@ class BlackBox(Recorder):
         self._before_start()
         super().started(slot, started_at, overdue_at, pid)
 
+    def moved(self, slot: int, place: Place) -> None:
+        """Here every task runs where it would not, so what stands there is what its plan says."""
+
 
 class Performer(Executor):
     """Runs all tasks in this process, the `def` ones in the thread that waits for it, if there is one."""

@@ -31,16 +31,43 @@ class _Swept(BaseException):
     """Appears in place of what was thrown too late."""
 
 
+def nothing() -> None:
+    pass
+
+
 class Work:
-    """A call that a thread is to make, and where to say what came of it: on the event loop."""
+    """A call that a thread is to make, and where to say what came of it: on the event loop.
 
-    __slots__ = ("answer", "call", "context", "early", "error", "has_returned", "is_lost", "member", "soft_at", "value")
+    `ended` is called before that, by the thread itself, unless nobody waits any more.
+    """
 
-    def __init__(self, call: Callable[[], Any], context: contextvars.Context, answer: Answer, soft_at: float) -> None:
+    __slots__ = (
+        "answer",
+        "call",
+        "context",
+        "early",
+        "ended",
+        "error",
+        "has_returned",
+        "is_lost",
+        "member",
+        "soft_at",
+        "value",
+    )
+
+    def __init__(
+        self,
+        call: Callable[[], Any],
+        context: contextvars.Context,
+        answer: Answer,
+        soft_at: float,
+        ended: Callable[[], None] = nothing,
+    ) -> None:
         self.soft_at = soft_at
         self.call = call
         self.context = context
         self.answer = answer
+        self.ended = ended
         self.value: Any = None
         self.has_returned = False
         self.is_lost = False
@@ -73,9 +100,16 @@ class Crew:
         self._is_short = False
         """The last thread that was wanted could not be started."""
 
-    def start(self, call: Callable[[], Any], context: contextvars.Context, answer: Answer, soft_at: float) -> Work:
+    def start(
+        self,
+        call: Callable[[], Any],
+        context: contextvars.Context,
+        answer: Answer,
+        soft_at: float,
+        ended: Callable[[], None] = nothing,
+    ) -> Work:
         """Never raises: if the system gives no thread for it, the answer is that it has to wait."""
-        work = Work(call, context, answer, soft_at)
+        work = Work(call, context, answer, soft_at, ended)
         try:
             if self._busy >= len(self._members):
                 self._add_member()
@@ -109,9 +143,10 @@ class Crew:
 
     def write_off(self, work: Work) -> None:
         """The call never ends. Its thread is lost, and another one may take its place."""
-        if work.is_lost:
-            return
-        work.is_lost = True
+        with self._lock:
+            if work.is_lost:
+                return
+            work.is_lost = True
         if work.member is not None:
             self._members.discard(work.member)
             work.member.is_lost = True
@@ -132,8 +167,10 @@ class Crew:
             if work is None:
                 return
             member.perform(work)
-            self._done.append(work)
             with self._lock:
+                if not work.is_lost:
+                    work.ended()
+                self._done.append(work)
                 is_told, self._is_told = self._is_told, True
             if not is_told:
                 try:

@@ -43,6 +43,7 @@ class Executor:
         surroundings: Surroundings,
     ) -> None:
         self._engine = engine
+        self._recorder = recorder
         self._on_cpu = recorder.on_cpu
         self._hooks = hooks
         self._state = state
@@ -62,6 +63,7 @@ class Executor:
         elif run.place is Place.PROCESS:
             run.handle = self._loop.create_task(self._alone(run), context=self._variables.copy())
         elif self._hooks.middleware:
+            self._recorder.moved(run.slot, Place.LOOP)  # until it comes to the task
             run.handle = self._loop.create_task(self._in_a_thread_within(run), context=self._variables.copy())
         else:
             self._in_a_thread(run, functools.partial(self._report, run), self._variables.copy())
@@ -155,8 +157,14 @@ class Executor:
             return
         call = functools.partial(plan.function, *([context] if plan.is_bound else []), **arguments)
         variables.run(current.set, context)
-        run.work = self.crew.start(call, variables, answer, run.soft_at)
+        run.work = self.crew.start(call, variables, answer, run.soft_at, self._end_of_thread(run))
         run.stopper = run.work.throw
+
+    def _end_of_thread(self, run: Run) -> Callable[[], None]:
+        """What the thread itself writes down at its end: the loop may be blocked, and that is not this job's fault."""
+        if self._hooks.middleware or run.plan.is_transactional:
+            return functools.partial(self._recorder.moved, run.slot, Place.LOOP)  # there is more to do
+        return functools.partial(self._recorder.finished, run.slot)
 
     async def _in_a_thread_within(self, run: Run) -> None:
         """Middleware runs on the loop, so what is thrown at the run appears there, except while the thread has it.
@@ -179,6 +187,7 @@ class Executor:
                     future.set_result((None, error))  # as a value: a future takes no StopIteration
 
             driven, run.driven = run.driven, None
+            self._recorder.moved(run.slot, Place.THREAD)
             try:
                 self._in_a_thread(run, answer, contextvars.copy_context())
                 value, error = await _end_of(run, future)

@@ -6,7 +6,8 @@ Unknown:  the process died with several jobs in it, or was stuck for no reason t
           the crash is counted for each that ran, also if it had just ended: what it has left behind may have done it,
           and would do it again and again. From its second crash on a job runs alone, where guilt is certain.
 Innocent: had not started, ran in a process of its own, or somebody else is known to be guilty. It is given back as if
-          nothing had happened.
+          nothing had happened. So is what has ended in a thread or in a process of its own while the loop was blocked:
+          what came of it is lost, so it runs once more, or if it may not, nobody will know.
 """
 
 from __future__ import annotations

@@ -47,6 +47,8 @@ class Begin(msgspec.Struct, tag="begin", frozen=True):
     """Run this."""
 
     job: ClaimedJob
+    phase_at: int
+    """Where to write down in the flight recorder that it has ended, before that is said."""
 
 
 class Throw(msgspec.Struct, tag="throw", frozen=True):
@@ -128,6 +130,8 @@ class Settings(msgspec.Struct, frozen=True):
 
     app: str
     line: int
+    recorder: int | None
+    """The flight recorder's file, if it has one."""
     parent: int
     log_level: str
 
@@ -209,7 +213,7 @@ class Isolation:
         cell = Cell()
         self._all.add(cell)
         try:
-            await cell.start(self._locate())
+            await cell.start(self._locate(), self._recorder.file)
         except BaseException as error:
             cell.kill()
             self._all.discard(cell)
@@ -264,7 +268,7 @@ class Isolation:
         run.stopper = throw
         cell.is_busy = cell.has_worked = True
         has_begun = False
-        cell.say(Begin(run.job))
+        cell.say(Begin(run.job, self._recorder.phase_of(run.slot)))
         try:
             while (text := await cell.hear()) is not None:
                 match heard_from_process(text):
@@ -338,16 +342,17 @@ class Cell:
     def is_alive(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
-    async def start(self, app: str) -> None:
+    async def start(self, app: str, recorder: int | None) -> None:
         ours, theirs = socket.socketpair()
-        settings = Settings(app, theirs.fileno(), os.getpid(), logging.getLevelName(logging.getLogger().level))
+        level = logging.getLevelName(logging.getLogger().level)
+        settings = Settings(app, theirs.fileno(), recorder, os.getpid(), level)
         try:
             self._process = await asyncio.create_subprocess_exec(
                 sys.executable,
                 "-m",
                 "holdfast.supervision.isolated",
                 msgspec.json.encode(settings).decode(),
-                pass_fds=(theirs.fileno(),),
+                pass_fds=(theirs.fileno(),) if recorder is None else (theirs.fileno(), recorder),
                 stdin=asyncio.subprocess.DEVNULL,
                 start_new_session=True,
             )

@@ -6,13 +6,18 @@ which one was on the CPU. An embedded worker has one too, in its own memory: the
 
     header │ on_cpu turned_at overdue_at finished │ tokens of claims under way │ slot slot slot …
 
+Whoever runs a job outside of the event loop says itself that it has ended: a thread, and the process of an isolated
+job. The loop may be blocked by somebody else, and whoever is done must not be blamed for that.
+
 Nothing is locked. A slot's phase is written last when it is filled, and a slot is read until it was the same twice, so
 a reader sees it whole or not at all; and tokens are read before slots, so that a job is always seen in one of the two.
 """
 
 from __future__ import annotations
 
+import contextlib
 import mmap
+import os
 import struct
 from collections.abc import Iterator
 from datetime import timedelta
@@ -64,7 +69,7 @@ class Phase(IntEnum):
     CLAIMED = 1
     STARTED = 2
     FINISHED = 3
-    """Its task has ended, and the store has not been told yet, or has not answered."""
+    """Its task has ended, and the loop or the store has not been told yet, or has not answered."""
 
 
 class Place(IntEnum):
@@ -139,7 +144,9 @@ def describe_task(name: str, place: Place, retry: Retry, fuse: int = 0) -> bytes
 class Recorder:
     """The writing side. Slots are given out and taken back here."""
 
-    def __init__(self, buffer: Buffer, slots: int) -> None:
+    def __init__(self, buffer: Buffer, slots: int, file: int | None = None) -> None:
+        """`file`: what the memory is of, for processes of isolated jobs."""
+        self.file = file
         self._buffer = buffer
         self._bytes = memoryview(buffer)
         self._offsets = [_SLOTS_AT + _SLOT_SIZE * number for number in range(slots)]
@@ -210,8 +217,17 @@ class Recorder:
         if overdue_at < self._overdue_at:
             self._write_overdue(overdue_at)
 
+    def moved(self, slot: int, place: Place) -> None:
+        """The rest of it runs there. From any thread."""
+        self._bytes[self._offsets[slot] + _KIND_AT] = place
+
     def finished(self, slot: int) -> None:
+        """From any thread."""
         self._bytes[self._offsets[slot]] = Phase.FINISHED
+
+    def phase_of(self, slot: int) -> int:
+        """Where its phase stands in the file, for an outpost."""
+        return self._offsets[slot] + _PHASE_AT
 
     def settled(self, slot: int) -> None:
         """The store has answered: this process has nothing to do with the job any more."""
@@ -233,6 +249,21 @@ class Recorder:
     def _write_overdue(self, overdue_at: float) -> None:
         self._overdue_at = overdue_at
         _TIME.pack_into(self._buffer, _OVERDUE_AT, overdue_at)
+
+
+class Outpost:
+    """The writing side in the process of an isolated job. No crash can spoil the memory there: it has only the file."""
+
+    def __init__(self, file: int) -> None:
+        self._file = file
+        self._identity = os.fstat(file)
+
+    def finished(self, at: int) -> None:
+        """The job whose phase stands there has ended."""
+        with contextlib.suppress(OSError):
+            # A task may have closed all files that it does not know, and opened others.
+            if os.path.samestat(os.fstat(self._file), self._identity):
+                os.pwrite(self._file, bytes([Phase.FINISHED]), at)
 
 
 # ── the reading side ─────────────────────────────────────────────────────────────────────────────────────────────────
