@@ -130,7 +130,7 @@ def after_crash(job: Standing, crash: Crashed) -> Transition:
     return GiveBack(is_charged=crash.is_guilty, failure=crash.failure, has_crashed=True)
 
 
-_LOST: Final = "Its worker was stopped before it was known what came of it; it may not run twice."
+_LOST: Final = "Stopped with its worker before its end was recorded; it may not run twice."
 _INTERRUPTION: Final = Failure(FailureKind.INTERRUPTED, "Interrupted", "Stopped by its worker, not by its task.")
 
 

@@ -128,14 +128,6 @@ def test_the_first_reason_to_stop_counts() -> None:
     assert outcome_of(it, asyncio.CancelledError(), NOW) == Withdrawn("first")
 
 
-def test_what_ran_over_its_time_is_told_as_timed_out() -> None:
-    it = run()
-    it.overrun()
-    outcome = outcome_of(it, asyncio.CancelledError(), NOW)
-    assert isinstance(outcome, Raised)
-    assert (outcome.failure.kind, outcome.failure.error_type) == (FailureKind.TIMEOUT, "HardTimeout")
-
-
 # ── as text ──────────────────────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -411,3 +403,56 @@ def test_a_huge_message_keeps_its_beginning_and_a_huge_traceback_its_end() -> No
     assert failure.message.startswith("begin")
     assert len(failure.message) == LONGEST_MESSAGE
     assert len(failure.traceback or "") == LONGEST_TRACEBACK
+
+
+# ── of who was asked to stop ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+INSTEAD: list[Callable[[], BaseException]] = [
+    asyncio.CancelledError,
+    lambda: ConnectionError("the driver has lost its connection"),
+    lambda: KeyError("on the list of what is never retried"),
+    lambda: BaseExceptionGroup("of a task group", [asyncio.CancelledError(), ValueError("while cleaning up")]),
+    SoftTimeout,
+    SystemExit,
+    lambda: TryAgain("30s"),
+    lambda: EvilGroup("x", [ValueError("y")]),
+    CarelessSnooze,
+    lambda: Liar("x"),
+]
+"""What comes of a cancellation on its way out of a task."""
+
+
+@pytest.mark.parametrize("make", INSTEAD)
+def test_who_was_asked_to_stop_has_stopped_whatever_it_raised(make: Callable[[], BaseException]) -> None:
+    interrupted, withdrawn, overrun = run(), run(), run()
+    interrupted.interrupt()
+    withdrawn.cancel("not wanted")
+    overrun.overrun()
+    assert outcome_of(interrupted, make(), NOW) == Interrupted()
+    assert outcome_of(withdrawn, make(), NOW) == Withdrawn("not wanted")
+    outcome = outcome_of(overrun, make(), NOW)
+    assert isinstance(outcome, Raised)
+    assert (outcome.failure.kind, outcome.failure.error_type) == (FailureKind.TIMEOUT, "HardTimeout")
+
+
+@pytest.mark.parametrize(
+    "error",
+    [GiveUp("no"), Cancel("no"), Snooze("30s"), RateLimited("17"), BaseExceptionGroup("of a group", [GiveUp("no")])],
+    ids=repr,
+)
+def test_who_was_interrupted_may_still_say_what_is_to_become_of_its_job(error: BaseException) -> None:
+    it = run()
+    it.interrupt()
+    assert outcome_of(it, error, NOW) == outcome_of(run(), error, NOW)
+
+
+@pytest.mark.parametrize("error", [GiveUp("no"), Cancel("no"), Snooze("30s")], ids=repr)
+def test_who_was_cancelled_by_a_person_or_has_overrun_its_time_has_no_say(error: BaseException) -> None:
+    withdrawn, overrun = run(), run()
+    withdrawn.cancel("not wanted")
+    overrun.overrun()
+    assert outcome_of(withdrawn, error, NOW) == Withdrawn("not wanted")
+    outcome = outcome_of(overrun, error, NOW)
+    assert isinstance(outcome, Raised)
+    assert outcome.failure.error_type == "HardTimeout"

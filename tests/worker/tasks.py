@@ -15,7 +15,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Coroutine, Iterator
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
@@ -191,6 +191,12 @@ def make_app(url: str | None = None) -> Holdfast:
     async def time_left(ctx: Context) -> float:
         return _time_left(ctx)
 
+    @hf.task(bind=True, retry=once)
+    async def sour(ctx: Context) -> None:
+        """Stops when it is told to, with another exception than the one that told it."""
+        with told(ctx):
+            await _raise_instead(asyncio.sleep(NEVER))
+
     # ── in a thread ──────────────────────────────────────────────────────────────────────────────────────────────────
 
     @hf.task(bind=True)
@@ -275,6 +281,14 @@ def make_app(url: str | None = None) -> Holdfast:
     def thread_time_left(ctx: Context) -> float:
         return _time_left(ctx)
 
+    @hf.task(bind=True, retry=once)
+    def thread_sour(ctx: Context) -> None:
+        with told(ctx):
+            try:
+                _nap(NEVER)
+            except BaseException as cancelled:
+                raise ConnectionError("lost in the middle of it") from cancelled
+
     # ── alone in a process ───────────────────────────────────────────────────────────────────────────────────────────
 
     @hf.task(bind=True, isolation="process")
@@ -354,6 +368,11 @@ def make_app(url: str | None = None) -> Holdfast:
                 here().write("clean-up", job=ctx.job_id)
                 raise
             return "never"
+
+    @hf.task(bind=True, isolation="process", retry=once)
+    async def alone_sour(ctx: Context) -> None:
+        with told(ctx):
+            await _raise_instead(asyncio.sleep(NEVER))
 
     @hf.task(isolation="process")
     def alone_hoard(megabytes: int) -> int:
@@ -514,6 +533,19 @@ def _end_programs() -> list[int]:
 
 def _long_at_first(ctx: Context) -> float:
     return NEVER if len(here().read("start", ctx.job_id)) == 1 else 0.0
+
+
+async def _raise_instead(waiting: Coroutine[Any, Any, None]) -> None:
+    """As drivers and task groups do."""
+    async with asyncio.TaskGroup() as group:
+        group.create_task(_raise_instead_in_a_group(waiting))
+
+
+async def _raise_instead_in_a_group(waiting: Coroutine[Any, Any, None]) -> None:
+    try:
+        await waiting
+    except asyncio.CancelledError as cancelled:
+        raise ConnectionError("lost in the middle of it") from cancelled
 
 
 async def _raise(error: Exception) -> None:

@@ -59,6 +59,31 @@ def test_short_jobs_finish_long_ones_are_given_back_and_nothing_more_is_claimed(
         assert _hooks_by_process(client, "shutdown").keys() == _hooks_by_process(client, "startup").keys()
 
 
+SOUR = ("sour", "thread_sour", "alone_sour")
+
+
+def test_what_is_interrupted_is_given_back_uncharged_whatever_it_raises(client: Client) -> None:
+    with Program(client.url, client.history, "-p", "1", "--grace", "100ms") as program:
+        client.working()
+        jobs = [client.enqueue(task) for task in SOUR]
+        for job in jobs:
+            client.started(job)
+        assert program.stop() == 0
+        for job in jobs:
+            assert client.history.read("end", job.id)[0].note != "CancelledError"
+            assert (job.record().state, job.record().attempt) == (JobState.PENDING, 0), "it has no second attempt"
+            assert client.kinds(job) == ["interrupted"]
+
+
+def test_what_is_cancelled_is_cancelled_whatever_it_raises(client: Client) -> None:
+    with Program(client.url, client.history, "-p", "1"):
+        jobs = [client.enqueue(task) for task in SOUR]
+        for job in jobs:
+            client.started(job)
+            job.cancel()
+        assert {client.end_of(job).state for job in jobs} == {JobState.CANCELLED}
+
+
 def test_children_say_all_that_they_have_to_say_before_they_end(client: Client) -> None:
     """More than a pipe takes at once."""
     with Program(client.url, client.history, "-p", "1", "-c", "1000", "--grace", "100ms") as program:

@@ -290,10 +290,12 @@ class Isolation:
                         return Completed()
                     case Ended(verdict, failure, delay, is_outage, breaker):
                         cell.is_busy = False
+                        if run.stop is Withdrawn or run.stop is Raised:  # it knows only that it was to stop
+                            return run.outcome_of_stop()
                         return Raised(verdict, failure, delay, is_outage, breaker)
                     case Stopped():
                         cell.is_busy = False
-                        return Withdrawn(run.stop_reason) if run.stop is Withdrawn else Interrupted()
+                        return run.outcome_of_stop()
                     case Up() | Down():
                         pass
             if not has_begun:

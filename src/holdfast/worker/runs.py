@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import logging
 import os
 import time
 import traceback
@@ -20,7 +21,7 @@ from holdfast.errors import InvalidPayload
 from holdfast.guard import causes
 from holdfast.job import LONGEST_MESSAGE, ClaimedJob, Delivery, Failure, FailureKind
 from holdfast.outcome import BreakerOpen, Interrupted, Outcome, Raised, Verdict, Withdrawn
-from holdfast.retry import classify
+from holdfast.retry import Retry, classify
 from holdfast.signature import Signature
 from holdfast.span import parse_span
 from holdfast.store import LONGEST_NAME
@@ -29,6 +30,8 @@ from holdfast.worker import guilt
 from holdfast.worker.crew import Work
 from holdfast.worker.driver import Driven
 from holdfast.worker.recorder import NEVER, Place, describe_task
+
+log = logging.getLogger("holdfast.worker")
 
 _MOST_FRAMES: Final = 50
 _FEW_FRAMES: Final = 20
@@ -43,6 +46,8 @@ _NO_TURN: Final = (
     "Its soft timeout was over while it waited for others to leave ctx.tx room to open. Keep the transactions of tasks "
     "short: do what is slow before the first statement."
 )
+_NO_POLICY: Final = Retry()
+_DECISIONS: Final = (Verdict.PERMANENT, Verdict.CANCEL, Verdict.SNOOZE, Verdict.THROTTLED, Verdict.BREAKER)
 _UNTIL_ANOTHER_TRY: Final = timedelta(seconds=1)
 ALONE_AFTER: Final = 2
 """Crashes after which a job is a suspect that runs alone."""
@@ -223,6 +228,14 @@ class Run:
         self.stop = Raised
         self.throw(asyncio.CancelledError("the timeout is over"))
 
+    def outcome_of_stop(self) -> Outcome:
+        """What is said to have come of it, now that it has stopped as it was asked to."""
+        if self.stop is Withdrawn:
+            return Withdrawn(self.stop_reason)
+        if self.stop is Raised:
+            return guilt.hard_timeout(time.monotonic() - self.started_at, self.plan.hard)
+        return Interrupted()
+
     def time_out(self) -> None:
         """The soft timeout is over. While a thread has it, that is told by its own crew."""
         if self.place is not Place.THREAD or self.driven is not None:
@@ -233,10 +246,22 @@ class Run:
 
 
 def outcome_of(run: Run, error: BaseException, now: datetime) -> Outcome:
-    """What an exception that left the task means. Never raises, whatever the exception does when it is looked at."""
+    """What an exception that left the task means. Never raises, whatever the exception does when it is looked at.
+
+    Of a run that was asked to stop it means that it has stopped, whatever it is: drivers and task groups make others of
+    a cancellation. Only if it was interrupted, and the task says in so many words what is to become of its job, that
+    counts: whoever asked wanted it to run again, and the task knows better. Against a person's cancellation, and after
+    the end of its time, it has no say.
+    """
     try:
+        if run.stop is not None and not (run.stop is Interrupted and _decides_about_its_job(error, now)):
+            if not issubclass(type(error), asyncio.CancelledError):
+                log.warning("%s %s was to stop, and raised %s", run.job.task, run.job.id, _name_of(error))
+            return run.outcome_of_stop()
         return _outcome_of(run, error, now)
     except BaseException as evil:
+        if run.stop is not None:
+            return run.outcome_of_stop()
         message = f"(what it raised can't be looked at: {_name_of(evil)})"
         return Raised(Verdict.TRANSIENT, Failure(FailureKind.ERROR, "Exception", message))
 
@@ -249,10 +274,6 @@ def _outcome_of(run: Run, error: BaseException, now: datetime) -> Outcome:
         failure = failure_of(error, FailureKind.TIMEOUT, message)
         # It is called the same whatever it was wrapped in.
         return Raised(Verdict.TRANSIENT, replace(failure, error_type=SoftTimeout.__name__))
-    if isinstance(error, asyncio.CancelledError) and run.stop is not None:
-        if run.stop is Raised:
-            return guilt.hard_timeout(time.monotonic() - run.started_at, run.plan.hard)
-        return Withdrawn(run.stop_reason) if run.stop is Withdrawn else Interrupted()
     verdict, delay = classify(error, run.plan.retry, now)
     if verdict in (Verdict.SNOOZE, Verdict.THROTTLED, Verdict.BREAKER):
         kind = FailureKind.WAITED
@@ -266,6 +287,11 @@ def _outcome_of(run: Run, error: BaseException, now: datetime) -> Outcome:
     is_outage = breaker is not None and breaker.counts(error, verdict)
     waits_for = _breaker_of(error) if verdict is Verdict.BREAKER else None
     return Raised(verdict, failure_of(error, kind), None if delay is None else parse_span(delay), is_outage, waits_for)
+
+
+def _decides_about_its_job(error: BaseException, now: datetime) -> bool:
+    """Whether it says what is to become of its job, and not only that this attempt has failed. No policy has a say."""
+    return classify(error, _NO_POLICY, now)[0] in _DECISIONS
 
 
 def _awaits_its_transaction(run: Run) -> bool:
