@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from holdfast import Holdfast, JobState, Rate
+from holdfast.options import TaskOptions
 from holdfast.worker.ahead import Ahead
 from holdfast.worker.runs import Run
 
@@ -14,9 +15,9 @@ _PATIENCE = 60.0
 """A limit for hangs, not a measure of speed."""
 
 
-@pytest.mark.parametrize("order", [None, "{key}"], ids=["plain", "in orders"])
+@pytest.mark.parametrize("options", [{}, {"order": "{key}"}], ids=["plain", "in orders"])
 async def test_a_rate_is_used_while_short_jobs_wait_for_every_slot(
-    hf: Holdfast, order: str | None, monkeypatch: pytest.MonkeyPatch
+    hf: Holdfast, options: TaskOptions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are fetched ahead, so that there is always one for a slot that becomes free."""
     ended = asyncio.Semaphore(0)
@@ -30,7 +31,7 @@ async def test_a_rate_is_used_while_short_jobs_wait_for_every_slot(
 
     monkeypatch.setattr(Ahead, "add", watch)
 
-    @hf.task(order=order)
+    @hf.task(**options)
     async def short(key: int) -> None:
         await asyncio.sleep(0.02)
         ended.release()
