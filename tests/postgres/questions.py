@@ -128,7 +128,7 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "set_bound": [QUEUE, 7],
         "sightings": [],
         "start": [*_traffic(batch), WORKER, TOKEN, lined],
-        "take_wakes": [LINED_QUEUE, batch],
+        "take_wakes": [LINED_QUEUE, batch, batch],
         "take_keys": [_json([_key(id, key) for id, key in zip(finished, keys, strict=True)]), LATER],
         "tasks": [],
         "tell_lines": [lines, texts],

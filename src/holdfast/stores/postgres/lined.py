@@ -13,7 +13,7 @@ from uuid import UUID
 from holdfast import traffic
 from holdfast.errors import WorkerDeclaredDead
 from holdfast.job import ClaimedJob
-from holdfast.store import HintKind
+from holdfast.store import Hint, HintKind
 from holdfast.stores.postgres import rows
 from holdfast.stores.postgres.floors import Floors, Look
 from holdfast.stores.postgres.ledger import PostgresLedger
@@ -23,6 +23,8 @@ from holdfast.turns import Bounds
 
 _MOST_WAKES: Final = 200
 """To take at once. Each may be of many lines."""
+_MOST_OPENED: Final = 1000
+"""Lines that one claim opens before it takes jobs. What it leaves, the next one opens."""
 _MOST_ROUNDS: Final = 3
 """How often a claim looks whether lines that another claimer was at have left it something."""
 
@@ -64,8 +66,7 @@ class LinedClaims:
         rounds = 0
         rated = 0
         has_opened = is_woken and queue in self._told
-        if has_opened:
-            await self._open(office, queue)
+        is_some_left = has_opened and await self._open(office, queue)
         while rounds < _MOST_ROUNDS:
             known = frozenset(job.id for job in claimed)
             behind = sum(job.behind is not None for job in claimed)
@@ -73,9 +74,10 @@ class LinedClaims:
             round.most_each = self._broad.get(queue)
             round.is_ordered = queue in self._ordered
             round.may_leave_wakes = has_opened
+            round.most_wakes = 0 if is_some_left else _MOST_WAKES
             claimed += await office.transact(round.take, replay=round.find)
             if round.has_only_opened:
-                await self._open(office, queue)
+                is_some_left = await self._open(office, queue)
                 has_opened = True
                 continue
             rounds += 1
@@ -88,27 +90,36 @@ class LinedClaims:
             started = sum(job.behind is None for job in claimed)
             if started >= bounds.slots or not round.has_more:
                 break
+        if is_some_left:
+            office.pass_on([Hint(HintKind.WORK, frozenset((queue,)))])
         return claimed
 
     # ── opening ──────────────────────────────────────────────────────────────────────────────────────────────────────
 
-    async def _open(self, office: Office, queue: str) -> None:
-        """Open the lines of a queue that jobs have come into, or in which some have become ready.
+    async def _open(self, office: Office, queue: str) -> bool:
+        """Open the lines of a queue that jobs have come into, or in which some are ready now. Whether some are left.
 
         Most are opened by the claim itself. Here those are made that are not there, and tenants give turns to theirs:
         who does that may have to wait for others, and must have nothing in his hands then.
         """
+        opened = 0
         had_to = False
         while True:
-            number, is_needed = await office.transact(lambda it: self._take_wakes(it, queue))
+            told, has_more, is_needed = await office.transact(
+                lambda it: self._take_wakes(it, queue, _MOST_OPENED - opened)  # noqa: B023 - it is awaited here
+            )
+            opened += told
             had_to |= is_needed
-            if number < _MOST_WAKES:
+            if not has_more or opened >= _MOST_OPENED:
                 break
         self._told = self._told | {queue} if had_to else self._told - {queue}
+        return has_more
 
-    async def _take_wakes(self, it: Transaction, queue: str) -> tuple[int, bool]:
-        """Open some. How many wakes there were, or 0 if some are left for later; and whether no claim could do it."""
-        ((row),) = await it.fetch("take_wakes", queue, _MOST_WAKES)
+    async def _take_wakes(self, it: Transaction, queue: str, most: int) -> tuple[int, bool, bool]:
+        """Open some. Of how many lines there were wakes; whether there may be more, but for those that are left for
+        later; and whether no claim could do it.
+        """
+        ((row),) = await it.fetch("take_wakes", queue, _MOST_WAKES, most)
         found = rows.wakes(row, queue)
         ledger = PostgresLedger(it, 0)
         there = {line.id for line in ledger.keep_lines(found.lines)}
@@ -121,7 +132,7 @@ class LinedClaims:
             rules, priorities = zip(*left.values(), strict=True)
             await it.fetch("put_back_wakes", queue, list(left), priorities, rules)
         is_needed = bool(found.news) or any(line.tenant is not None for line in found.lines)
-        return 0 if left else found.number, is_needed
+        return found.told, found.has_more and not left, is_needed
 
 
 class _Round:
@@ -133,6 +144,8 @@ class _Round:
     """Whether its lines lead to orders, as far as is known."""
     may_leave_wakes = False
     """What others are at may stay closed for now."""
+    most_wakes = _MOST_WAKES
+    """So many are taken."""
 
     def __init__(
         self,
@@ -163,7 +176,7 @@ class _Round:
     async def take(self, it: Transaction) -> list[ClaimedJob]:
         self.has_only_opened = False
         found = await it.fetch(
-            "attend", self._worker, self._queue, it.given_now, self._bounds.slots, self._look.places, _MOST_WAKES
+            "attend", self._worker, self._queue, it.given_now, self._bounds.slots, self._look.places, self.most_wakes
         )
         if not found:
             raise WorkerDeclaredDead

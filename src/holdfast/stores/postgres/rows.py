@@ -328,7 +328,10 @@ def look(row: Row, queue: str, priority: int) -> Look:
 class Wakes(msgspec.Struct):
     """What take_wakes.sql answers."""
 
-    number: int
+    has_more: bool
+    """There may be more than these."""
+    told: int
+    """Of how many lines these are."""
     lines: list[Line]
     """Those that are ours now."""
     news: dict[UUID, tuple[str, int]]
@@ -359,7 +362,7 @@ def wakes(row: Row, queue: str) -> Wakes:
         elif rule is not None:
             news[id] = rule, priority
         # Else nobody needs it: whoever makes a line opens it as well, also if he is just doing that.
-    return Wakes(row["wakes"], lines, news, busy)
+    return Wakes(row["has_more"], row["told"], lines, news, busy)
 
 
 def saved_lines(lines: Iterable[Line], known: Mapping[UUID, int]) -> tuple[list[Any], ...]:

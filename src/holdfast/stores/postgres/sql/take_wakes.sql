@@ -1,12 +1,21 @@
 -- Lines that somebody has put jobs into, or made jobs ready in, each once: those that are there and that nobody else is
 -- at, locked; which others are there; and what was told of lines, unless it is known already. If the disk forgets that
 -- the wakes were taken, they are taken again. All of it in arrays, which cost least.
--- $1 queue, $2 how many.
+-- $1 queue, $2 how many wakes at the most, $3 of how many lines: the last one may be of some more.
 with
+mine as materialized (
+    select ctid as spot, seq, cardinality(lines) as size
+    from holdfast.wakes
+    where queue = $1
+    order by seq
+    limit $2
+    for update skip locked
+),
 taken as (
     delete from holdfast.wakes
     where ctid = any (array(
-        select ctid from holdfast.wakes where queue = $1 order by seq limit $2 for update skip locked
+        select spot from (select spot, size, sum(size) over (order by seq) as lines from mine) as counted
+        where lines - size < $3
     ))
     returning seq, lines, priorities, rules
 ),
@@ -34,7 +43,8 @@ others as materialized (
     where id is null
 )
 select
-    (select count(*) from taken) as wakes,
+    (select count(*) = $2 or count(*) > (select count(*) from taken) from mine) as has_more,
+    (select count(*) from told) as told,
     array(select id from found where id is not null) as ids,
     array(select priority from found where id is not null) as priorities,
     array(select cardinality(gates) from found where id is not null) as sizes,
