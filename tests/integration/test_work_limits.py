@@ -17,6 +17,8 @@ from holdfast import Context, Holdfast, JobFailed, Retry
 from holdfast.errors import InvalidOption, InvalidTransaction, StoreUnavailable, TransactionLost
 from holdfast.store import Settled
 from holdfast.stores.sqlite import SqliteStore, workshop
+from holdfast.stores.sqlite.connection import Connection
+from holdfast.stores.sqlite.session import CannotBegin, Session
 from tests.integration.ledger import Ledger
 from tests.integration.test_work_transactions import claim, done, new, open_work, write
 
@@ -209,6 +211,34 @@ async def test_whoever_waits_in_the_line_for_longer_than_its_job_may_run_is_told
     await write(work, "one")
     assert await work.complete(done(job)) is Settled.APPLIED
     assert ledger.entries() == ["one"]
+
+
+async def test_whoever_waits_for_transactions_of_other_processes_waits_as_long(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They have the lock in turns, however many there are: that is not as if another program had left it taken."""
+    monkeypatch.setattr("holdfast.stores.sqlite.turns.PATIENCE", 0.1)
+    monkeypatch.setattr("holdfast.stores.sqlite.connection.BUSY_SECONDS", 0.1)
+    has_met_lock = asyncio.Event()
+    loop, begin = asyncio.get_running_loop(), Session._begin
+
+    def watched(session: Session, is_durable: bool, waited: float) -> Connection:
+        try:
+            return begin(session, is_durable, waited)
+        except CannotBegin:
+            loop.call_soon_threadsafe(has_met_lock.set)
+            raise
+
+    monkeypatch.setattr(Session, "_begin", watched)
+    ours, theirs = SqliteStore(ledger.path), SqliteStore(ledger.path, work_limit=5)
+    job = await claim(ours)
+    work = await open_work(theirs, job)
+    waiting = asyncio.create_task(open_work(ours, job))
+    await has_met_lock.wait()
+    await work.roll_back()
+    await (await waiting).roll_back()
+    for store in (ours, theirs):
+        await store.close()
 
 
 async def test_a_job_that_gets_no_turn_in_its_time_is_given_back_uncharged(ledger: Ledger) -> None:

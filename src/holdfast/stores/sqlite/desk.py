@@ -22,7 +22,7 @@ from holdfast.stores.sqlite.borrowed import savepoint
 from holdfast.stores.sqlite.connection import translate
 from holdfast.stores.sqlite.lent import TaskConnection
 from holdfast.stores.sqlite.placeholders import rewrite
-from holdfast.stores.sqlite.session import CannotBegin, Session, Signals, is_disk_error
+from holdfast.stores.sqlite.session import CannotBegin, Session, Signals, is_disk_error, is_locked
 from holdfast.stores.sqlite.transaction import Transaction
 
 Complete = Callable[[Transaction, Settlement], Settled]
@@ -65,28 +65,39 @@ class Bench(Session):
         self._declared = declared
 
     def perform(self, client: Client) -> None:
-        """Open a transaction in its turn, and keep it open until its end, or until its time is over."""
-        waited_from = self._clock.monotonic()
+        """Open a transaction in its turn, and keep it open until its end, or until its time is over.
+
+        While other processes have the lock in their turns, it waits for as long as the client does.
+        """
         with self._access.reserved():
-            with self._turn:
-                if not client.is_wanted():
-                    return
-                try:
-                    connection = self._begin(True, self._clock.monotonic() - waited_from)
-                except CannotBegin as error:
-                    client.refuse(error.reason)
-                    return
-                assert isinstance(connection, TaskConnection)
-                desk = Desk(self, connection)
-                try:
-                    client.serve(desk)
-                finally:
-                    desk.roll_back()
-                    self._put_away(desk)
-            if desk.is_committed:
-                # It is done: whatever goes wrong with a hint must not make it look as if it were not.
-                with contextlib.suppress(Exception):
-                    self._tell(desk)
+            while not self._has_performed(client):
+                pass
+
+    def _has_performed(self, client: Client) -> bool:
+        """False if it was the turn of others all the time."""
+        waited_from = self._clock.monotonic()
+        with self._turn:
+            if not client.is_wanted():
+                return True
+            try:
+                connection = self._begin(True, self._clock.monotonic() - waited_from)
+            except CannotBegin as error:
+                if self._turn.is_others and is_locked(error):
+                    return False
+                client.refuse(error.reason)
+                return True
+            assert isinstance(connection, TaskConnection)
+            desk = Desk(self, connection)
+            try:
+                client.serve(desk)
+            finally:
+                desk.roll_back()
+                self._put_away(desk)
+        if desk.is_committed:
+            # It is done: whatever goes wrong with a hint must not make it look as if it were not.
+            with contextlib.suppress(Exception):
+                self._tell(desk)
+        return True
 
     def _tell(self, desk: Desk) -> None:
         # Whoever began to wait meanwhile has seen neither the change nor a hint of it.

@@ -241,6 +241,11 @@ class Session:
             self._is_log_doubtful = False
 
 
+def is_locked(error: CannotBegin) -> bool:
+    """Somebody else has the write lock."""
+    return (getattr(error.__cause__, "sqlite_errorname", "") or "").startswith("SQLITE_BUSY")
+
+
 def is_disk_error(error: BaseException) -> bool:
     """A commit that fails so may have reached the log all the same."""
     return (getattr(error, "sqlite_errorname", "") or "").startswith("SQLITE_IOERR")

@@ -37,6 +37,8 @@ class Turn:
         self._files: list[int] = []
         self._usher: Usher | None = None
         self._is_ours = False
+        self.is_others = False
+        """It could not be had in time: other processes, or threads, that take turns as well are at it."""
         self._guests = Guests(database)
         self._occupancy: Occupancy | None = None
         """What is known of the lock, if there is anybody to leave gaps for."""
@@ -45,10 +47,12 @@ class Turn:
 
     def __enter__(self) -> None:
         """Wait for it. Where it can't be had, or not in time, go on without: SQLite's own errors tell why."""
-        if self._usher is not None and self._usher.is_waiting:
+        self.is_others = self._usher is not None and self._usher.is_waiting
+        if self.is_others:
             return  # for one that gave up; what it holds of the lock files must not be touched
         if fcntl is not None and self._open_files():
             self._is_ours = self._take_at_once() or self._wait_in_line()
+            self.is_others = not self._is_ours
             if self._is_ours and self._guests.are_about():
                 self._leave_gap()
 
