@@ -83,7 +83,7 @@ class LineRule(msgspec.Struct, frozen=True, gc=False, array_like=True):
         return tuple(replace(gate, name=queue) if gate.kind is GateKind.FAIR else gate for gate in self.gates)
 
     def id_for(self, queue: str, priority: int) -> UUID:
-        """The line of those with these very rules. In an order, priority does not count."""
+        """The line of those with these very rules. In an order, priority does not count: the line goes on at any."""
         return _line_id(self, queue, priority)
 
 

@@ -30,7 +30,18 @@ from holdfast.gates import (
 )
 from holdfast.job import FINAL, JobRecord, Stage
 from holdfast.moment import to_microseconds
-from holdfast.turns import Bounds, Line, LineState, allot, line_of, lines_share, moved, opened, quotas_for
+from holdfast.turns import (
+    Bounds,
+    Line,
+    LineState,
+    allot,
+    at_priority,
+    line_of,
+    lines_share,
+    moved,
+    opened,
+    quotas_for,
+)
 
 _FEWEST_LINES: Final = 8
 """A claim looks at so many lines at least, if there are as many; for more slots at an eighth of them."""
@@ -148,6 +159,7 @@ async def enter(ledger: Ledger[UUID], rules: Iterable[tuple[LineRule, str, int]]
     if not wanted:
         return
     known = await ledger.lines(wanted)
+    others = {id: priority for id, (_, _, priority) in wanted.items() if id in known and known[id].priority != priority}
     fresh = [line_of(*each) for id, each in wanted.items() if id not in known]
     named = {gate.id: gate for rule, queue, _ in wanted.values() for gate in rule.gates_in(queue)}
     before = await ledger.gates(named)
@@ -156,6 +168,18 @@ async def enter(ledger: Ledger[UUID], rules: Iterable[tuple[LineRule, str, int]]
         for id in line.gates:
             after[id] = replace(after[id], lines=after[id].lines + 1)
     await ledger.save(fresh, [gate for id, gate in after.items() if before.get(id) != gate])
+    await advance(ledger, others)
+
+
+async def advance(ledger: Ledger[Key], priorities: Mapping[Key, int]) -> frozenset[str]:
+    """Lines of orders go on at other priorities, those of the jobs that came last. Which queues have work there now.
+
+    The jobs of a line keep their order. If it had a turn, it gets one among those where it is now.
+    """
+    lines = await ledger.lines(priorities)
+    moved = {id: at_priority(line, priorities[id]) for id, line in lines.items()}
+    await ledger.save(moved.values(), [])
+    return await _open(ledger, [moved[id] for id in lines if lines[id].state is not LineState.CLOSED], {})
 
 
 async def wake(ledger: Ledger[Key], ids: Iterable[Key]) -> frozenset[str]:

@@ -71,6 +71,11 @@ def line_of(rule: LineRule, queue: str, priority: int) -> Line[UUID]:
     return Line(rule.id_for(queue, priority), queue, priority, tuple(gate.id for gate in gates), tenant=tenant)
 
 
+def at_priority(line: Line[Key], priority: int) -> Line[Key]:
+    """The line at another priority, where it has no turn yet."""
+    return Line(line.id, line.queue, priority, line.gates, tenant=line.tenant)
+
+
 def moved(line: Line[Key], state: LineState, turn: int, parked_at: Key | None = None) -> Line[Key]:
     # There are so many of them that `replace` would take long.
     return Line(line.id, line.queue, line.priority, line.gates, state, parked_at, turn, line.tenant)

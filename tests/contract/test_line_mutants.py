@@ -159,6 +159,16 @@ async def departures_are_not_heard(ledger: Ledger, departures: Sequence[Departur
     return frozenset()
 
 
+async def lines_stay_where_they_were_made(ledger: Ledger, priorities: Mapping[UUID, int]) -> frozenset[str]:
+    return frozenset()
+
+
+async def lines_that_advance_are_closed(ledger: Ledger, priorities: Mapping[UUID, int]) -> frozenset[str]:
+    lines = await ledger.lines(priorities)
+    await ledger.save([turns.at_priority(line, priorities[id]) for id, line in lines.items()], [])
+    return frozenset()
+
+
 def lines_have_no_tenant(line: Line, gates: Mapping[UUID, Gate], current: int) -> tuple[Line, Gate | None]:
     return original_opened(replace(line, tenant=None), gates, current)
 
@@ -325,6 +335,16 @@ MUTANTS = [
     ),
     Broken("test_no_more_run_at_once_than_the_limit_of_their_key", keys_are_one, ("holdfast.gates._gate_id",)),
     _traffic("wake", lines_are_not_woken, "test_jobs_of_one_line_are_claimed_in_their_order"),
+    _traffic(
+        "advance",
+        lines_stay_where_they_were_made,
+        "test_a_key_of_an_order_goes_on_at_the_priority_of_its_last_job",
+    ),
+    _traffic(
+        "advance",
+        lines_that_advance_are_closed,
+        "test_an_order_whose_last_job_comes_later_is_not_forgotten",
+    ),
     _traffic("release", nothing_parked_is_released, "test_everything_in_lines_comes_to_its_end"),
     _traffic("leave", departures_are_not_heard, "test_what_is_given_back_at_once_comes_first"),
     _traffic("opened", lines_have_no_tenant, "test_many_lines_of_one_tenant_get_no_more_than_one_line_of_another"),

@@ -131,7 +131,7 @@ def values_of(name: str, batch: int, floor: int = 0) -> list[object]:
         "take_wakes": [LINED_QUEUE, batch, batch],
         "take_keys": [_json([_key(id, key) for id, key in zip(finished, keys, strict=True)]), LATER],
         "tasks": [],
-        "tell_lines": [lines, texts],
+        "tell_lines": [lines, texts, ones],
         "tell_lock": [[WORKER], True, None],
         "ticks": [TASK, batch],
         "trim_history": [finished, 0],

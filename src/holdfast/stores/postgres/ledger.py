@@ -32,7 +32,7 @@ from holdfast.gates import (
 )
 from holdfast.job import ClaimedJob
 from holdfast.stores.postgres import rows
-from holdfast.turns import Bounds, Line, LineState, line_of, moved
+from holdfast.turns import Bounds, Line, LineState, at_priority, line_of, moved
 
 if TYPE_CHECKING:
     from holdfast.stores.postgres.transaction import Transaction
@@ -360,7 +360,7 @@ class PostgresLedger:
         return *changed, list(to_open), list(to_open.values()), self.now, served, *to_reach
 
     async def enter(self, queue: str, news: Mapping[UUID, tuple[str, int]]) -> set[UUID]:
-        """Make lines that are not there, and their gates; and let the gates know what the code says now.
+        """Make lines that are not there, and their gates; and let all know what the code says now, and which priority.
 
         Answers with those that were made. Others may have come in between, and are not locked.
         """
@@ -368,7 +368,10 @@ class PostgresLedger:
         texts = {id: rule for id, (rule, _) in news.items()}
         lines = [line_of(*rule) for id, rule in rules.items() if id not in self._lines]
         if known := [id for id in rules if id in self._lines]:
-            await self._it.fetch("tell_lines", known, [texts[id] for id in known])
+            priorities = {id: news[id][1] for id in known}
+            await self._it.fetch("tell_lines", known, [texts[id] for id in known], [priorities[id] for id in known])
+            others = [self._lines[id] for id in known if self._lines[id].priority != priorities[id]]
+            self.keep_lines(at_priority(line, priorities[line.id]) for line in others)  # which is about to be opened
         made: set[UUID] = set()
         if lines:
             made |= {row["id"] for row in await self._it.fetch("make_lines", rows.new_lines(lines, texts))}

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from holdfast.gates import Gate, GateKind, GateRule, LineRule
+from holdfast.gates import Gate, GateKind, GateRule
 from holdfast.job import Attempt, ClaimedJob, Delivery, Failure, FailureKind, JobRecord, Lane, NewJob, Stage
 from holdfast.keys import KeyKind, KeyName, KeyRecord
 from holdfast.lifecycle import takes_new_place
@@ -114,18 +114,15 @@ class WokenLines(msgspec.Struct):
 
 def woken_lines(jobs: Sequence[NewJob]) -> list[WokenLines]:
     """The lines of new jobs as holdfast.enqueue takes them, each once."""
-    seen: set[tuple[LineRule, str, int]] = set()
+    last = {new.line.id_for(new.queue, new.priority): new for new in jobs if new.line is not None}
     found: list[WokenLines] = []
     open_ones: dict[str, WokenLines] = {}
-    for new in jobs:
-        if new.line is None or (place := (new.line, new.queue, new.priority)) in seen:
-            continue
-        seen.add(place)
+    for id, new in last.items():
         those = open_ones.get(new.queue)
         if those is None or len(those.lines) == _LINES_OF_A_WAKE:
             those = open_ones[new.queue] = WokenLines(new.queue)
             found.append(those)
-        those.lines.append(new.line.id_for(new.queue, new.priority))
+        those.lines.append(id)
         those.priorities.append(new.priority)
         those.rules.append(as_json(new.line))
     return found
@@ -335,7 +332,7 @@ class Wakes(msgspec.Struct):
     lines: list[Line]
     """Those that are ours now."""
     news: dict[UUID, tuple[str, int]]
-    """Rules that were not known, and priorities, of these, and of lines that are not there."""
+    """Rules and priorities that were not known, of these, and of lines that are not there."""
     busy: dict[UUID, tuple[str | None, int | None]]
     """Lines that somebody else is at, with what was told of them: perhaps they are being forgotten."""
 
@@ -352,7 +349,8 @@ def wakes(row: Row, queue: str) -> Wakes:
         row["tenants"],
     )
     lines = [Line(*values) for values in listed]
-    news = {line.id: (rule, line.priority) for line, rule in zip(lines, row["rules"], strict=True) if rule is not None}
+    heard = zip(lines, row["rules"], row["told_priorities"], strict=True)
+    news = {line.id: (rule, priority) for line, rule, priority in heard if rule is not None}
     busy: dict[UUID, tuple[str | None, int | None]] = {}
     for id, is_there, priority, rule in zip(
         row["others"], row["others_there"], row["others_priorities"], row["others_rules"], strict=True

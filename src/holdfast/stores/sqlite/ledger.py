@@ -52,8 +52,8 @@ class SqliteLedger:
         """Whether what is known from before is known to be as it was."""
         self._lines: dict[int, Line[int]] = {}
         self._gates: dict[int, Gate[int]] = {}
-        self._seen_open: set[int] = set()
-        """Lines of which no more is known than that they were open when this transaction began."""
+        self._seen_open: dict[int, int] = {}
+        """Lines of which no more is known than that they were open when this transaction began, and their priority."""
         self._made: set[int] = set()
         """Lines that this transaction has made."""
         self._told: set[int] = set()
@@ -257,6 +257,14 @@ class SqliteLedger:
             for entrance, number in zip(entrances, known, strict=True)
         ]
 
+    def at_others(self, priorities: Mapping[int, int]) -> dict[int, int]:
+        """Of the lines that jobs of these priorities have come into, those that stand at others."""
+        return {line: priority for line, priority in priorities.items() if self._priority(line) != priority}
+
+    def _priority(self, line: int) -> int:
+        known = self._line(line)
+        return self._seen_open[line] if known is None else known.priority
+
     def sleeping(self, lines: Iterable[int]) -> set[int]:
         """Of the lines that jobs have come into, those that are not open."""
         return {line for line in lines if not self._is_open(line)}
@@ -270,10 +278,9 @@ class SqliteLedger:
         there = {number for number in numbers if number in self._seen_open or self._line(number) is not None}
         if missing := numbers - there:
             ((sleeping, text),) = self._it.execute("sleeping_lines", (rows.write_numbers(missing),))
-            found = rows.read_numbers(text)
-            there.update(found)
-            self._seen_open.update(found)
-            self._seen_open.difference_update(line.id for line in self._keep(rows.read_lines(sleeping)))
+            self._seen_open |= rows.read_pairs(text)
+            there |= missing & self._seen_open.keys()
+            there.update(line.id for line in self._keep(rows.read_lines(sleeping)))
         return there
 
     def _introduce(self, entrances: Sequence[Entrance]) -> dict[Entrance, int]:

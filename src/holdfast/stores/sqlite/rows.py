@@ -240,7 +240,7 @@ def new_line(line: Line[UUID], gates: Mapping[UUID, int]) -> Row:
 
 def moved_line(line: Line[int]) -> Row:
     """A line as save_lines.sql takes it."""
-    return line.id, line.state, line.parked_at, line.turn
+    return line.id, line.priority, line.state, line.parked_at, line.turn
 
 
 def read_gates(text: str) -> list[Gate[int]]:

@@ -362,6 +362,8 @@ class Transaction:
         """New jobs come into their lines: which one each of them stands in."""
         lined = [new for new in jobs if new.line is not None]
         lines = self._ledger.enter([_entrance(new) for new in lined])
+        if others := self._ledger.at_others(dict(zip(lines, (new.priority for new in lined), strict=True))):
+            self._opened(at_once(traffic.advance(self._ledger, others)))
         if sleeping := self._ledger.sleeping(set(lines)):
             self._wake(
                 line

@@ -309,6 +309,44 @@ class LineContract:
         await harness.enqueue(line=order(), priority=9)
         assert ids_of(await harness.claim(demand=5)) == [low]
 
+    async def test_a_key_of_an_order_goes_on_at_the_priority_of_its_last_job(self, harness: Harness) -> None:
+        """Its jobs keep their order all the same."""
+
+        async def goes_first() -> UUID:
+            [claimed] = await harness.claim()
+            await harness.settle(claimed, Complete())
+            return claimed.id
+
+        low = await harness.enqueue(line=order(), priority=0)
+        plain = await harness.enqueue_many(4)
+        assert await goes_first() == plain[0]
+        high = await harness.enqueue(line=order(), priority=9)
+        assert await goes_first() == low, "it goes on in front of those beside it, whether it is open"
+        assert await goes_first() == high
+        assert await goes_first() == plain[1]
+        low = await harness.enqueue(line=order(), priority=0)
+        assert await goes_first() == plain[2], "or closed"
+        high, low = [
+            answer.id
+            for answer in await harness.store.enqueue(
+                [harness.new(line=order(), priority=9), harness.new(line=order(), priority=1)]
+            )
+        ]
+        assert await goes_first() == plain[3], "also of several that come together"
+        assert len(await harness.claim(demand=5)) == 1
+        await harness.enqueue(line=order(), priority=9)
+        await harness.enqueue()
+        assert [job.priority for job in await harness.claim(demand=5)] == [5], "or parked"
+
+    async def test_an_order_whose_last_job_comes_later_is_not_forgotten(self, harness: Harness) -> None:
+        ids = await harness.enqueue_many(2, line=order(), priority=3)
+        ids.append(await harness.enqueue(line=order(), priority=7, delay=SECOND))
+        for id in ids:
+            [claimed] = await harness.claim(demand=5)
+            assert claimed.id == id
+            await harness.pass_time(SECOND)
+            await harness.settle(claimed, Complete())
+
     async def test_a_dead_job_lets_the_next_one_go_on(self, harness: Harness) -> None:
         _, second = await harness.enqueue_many(2, line=order())
         [claimed] = await harness.claim(demand=5)

@@ -73,7 +73,7 @@ heard as materialized (
     left join lateral (
         select id, priority, gates, state, parked_at, turn
         from holdfast.lines
-        where id = any (array[told.line]) and tenant is null and (told.rule is null or rule = told.rule)
+        where id = any (array[told.line]) and tenant is null and (told.rule is null or (rule = told.rule and priority = told.priority))
         for update skip locked
     ) as line on true
 ),

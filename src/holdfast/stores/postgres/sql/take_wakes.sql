@@ -54,8 +54,11 @@ select
     array(select turn from found where id is not null) as turns,
     array(select tenant from found where id is not null) as tenants,
     array(
-        select case when told_rule is distinct from rule then told_rule end from found where id is not null
+        select case when told_rule is distinct from rule or told_priority <> priority then told_rule end
+        from found
+        where id is not null
     ) as rules,
+    array(select told_priority from found where id is not null) as told_priorities,
     array(select woken from others) as others,
     array(select is_there from others) as others_there,
     array(select told_priority from others) as others_priorities,
