@@ -183,6 +183,57 @@ def test_hooks_that_fail_are_told_and_end_the_worker(client: Client, broken: Cal
         assert client.workers() == []
 
 
+_STARTS_SOON = """
+import holdfast.supervision.supervisor as supervisor
+supervisor._LOOK_EVERY = 0.1
+supervisor._TELL_STARTING_AFTER = 0.5
+supervisor._LONGEST_START = 5.0
+"""
+_HANGS_ONCE = """
+def hang():
+    import time
+    from tests.worker.history import here
+    here().write("begins")
+    if len(here().read("begins")) == 1:
+        time.sleep(3600)
+"""
+_HOOK = """
+@hf.on_startup
+def connect(state):
+    hang()
+"""
+
+
+@pytest.mark.parametrize(
+    ("body", "what"),
+    [
+        (APP.format(body=f"{_HANGS_ONCE}\nhang()\n"), "to import the app"),
+        (APP.format(body=_HANGS_ONCE) + _HOOK, "its start, with the hooks of on_startup,"),
+    ],
+    ids=["import", "hook"],
+)
+def test_a_child_that_hangs_while_it_starts_is_told_and_replaced_and_one_that_works_is_left_alone(
+    client: Client, broken: Callable[[str], str], body: str, what: str
+) -> None:
+    with Program(client.url, client.history, "-p", "1", app=broken(body), prelude=_STARTS_SOON) as program:
+        program.says(f"child 1 has not begun to work yet: {what} takes its time")
+        program.says(f"child 1 is replaced: {what} took longer than 5 s")
+        program.is_listening()
+        hung = client.history.read("begins")[0].pid
+        (worker,) = until(lambda: [each for each in client.workers() if each.pid != hung], "its replacement")
+        longer = time.monotonic() + 6
+        until(lambda: time.monotonic() > longer, "a longer time than a start may take")
+        assert [each.pid for each in client.workers()] == [worker.pid]
+        assert program.stop() == 0
+
+
+def test_a_worker_whose_first_import_hangs_can_be_stopped(client: Client, broken: Callable[[str], str]) -> None:
+    body = APP.format(body=f"{_HANGS_ONCE}\nhang()\n")
+    with Program(client.url, client.history, "-p", "1", app=broken(body), prelude=_STARTS_SOON) as program:
+        program.says("child 1 has not begun to work yet")
+        assert program.stop() == 0
+
+
 def test_children_that_die_at_once_are_started_again_more_and_more_slowly(
     client: Client, broken: Callable[[str], str]
 ) -> None:

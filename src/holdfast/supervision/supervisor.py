@@ -48,6 +48,8 @@ log = logging.getLogger("holdfast.worker")
 _WATCH_EVERY: Final = 0.1
 _LOOK_EVERY: Final = 1.0
 _TELL_STARTING_AFTER: Final = 30.0
+_LONGEST_START: Final = 600.0
+"""Seconds for importing the app, and as many for its hooks. Large models may be loaded there."""
 _TELL_BLOCKED_AFTER: Final = 5.0
 _REPLACE_BLOCKED_AFTER: Final = 30.0
 _LAST_WORDS: Final = 5.0
@@ -126,6 +128,7 @@ class Supervisor:
         loop.add_signal_handler(signal.SIGQUIT, self.tell_what_runs)
         services: list[asyncio.Task[Any]] = []
         try:
+            services.append(asyncio.create_task(self._guarded(self._look_at_starts)))
             if self.options.reloads:
                 services.append(asyncio.create_task(self._reload()))
             if not await self._open():
@@ -148,7 +151,8 @@ class Supervisor:
         first = self._start_child()
         while first.hello is None:
             self._changed.clear()
-            if self._is_stopping or (first.stage is Stage.GONE and not self.options.reloads):
+            has_failed = first.stage is Stage.GONE and first.sentence is not Sentence.HUNG
+            if self._is_stopping or (has_failed and not self.options.reloads):
                 self.failure = first.failure or self.failure
                 return False
             if first in self._children:
@@ -303,6 +307,8 @@ class Supervisor:
                 self._pause_before_the_next()
             else:
                 self._failures = 0
+        elif ward.sentence is Sentence.HUNG:
+            self._pause_before_the_next()
         else:
             self._failures = 0
         if ward.worker.int:
@@ -430,6 +436,23 @@ class Supervisor:
         if guilt.must_be_killed(ward.late_since, flight, now):
             ward.kill(Sentence.OVERDUE)
 
+    async def _look_at_starts(self) -> None:
+        """Tell of children that take long to begin, and replace those that seem to hang. Also of the very first one."""
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            now = time.monotonic()
+            for ward in list(self._children):
+                if not ward.is_starting:
+                    continue
+                what = "to import the app" if ward.hello is None else "its start, with the hooks of on_startup,"
+                since = max(ward.started_at, ward.put_to_work_at)
+                if now - since > _TELL_STARTING_AFTER and ward.warned_at < since:
+                    ward.warned_at = now
+                    log.warning("child %d has not begun to work yet: %s takes its time", ward.number, what)
+                elif now - since > _LONGEST_START:
+                    log.error("child %d is replaced: %s took longer than %g s", ward.number, what, _LONGEST_START)
+                    ward.kill(Sentence.HUNG)
+
     async def _look_at_sizes(self) -> None:
         """Recycle children that have grown, or have done enough; report and replace those that are stuck."""
         while True:
@@ -485,9 +508,6 @@ class Supervisor:
 
     async def _look_for_blocked(self, ward: Ward, flight: Flight, now: float) -> None:
         if not ward.working_since:
-            if now - ward.put_to_work_at > _TELL_STARTING_AFTER and not ward.warned_at:
-                ward.warned_at = now
-                log.warning("child %d has not begun to work yet: its hooks of on_startup take their time", ward.number)
             return
         if not guilt.is_blocked(flight, now):
             ward.warned_at = 0.0
@@ -531,7 +551,7 @@ def _judge(ward: Ward, flight: Flight, status: int) -> dict[int, Outcome]:
     match ward.sentence:
         case Sentence.OVERDUE | Sentence.STUCK:
             return guilt.outcomes_of_timeout(flight, ward.sentenced_at)
-        case Sentence.STOPPED | Sentence.LOST:
+        case Sentence.STOPPED | Sentence.LOST | Sentence.HUNG:
             return guilt.outcomes_of_replacement(flight)
         case None if status == 0 and ward.was_told_to_stop:
             return guilt.outcomes_of_replacement(flight)

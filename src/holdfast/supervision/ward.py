@@ -67,6 +67,8 @@ class Sentence(StrEnum):
     """Its event loop was blocked, and others waited."""
     LOST = "lost"
     """The store had taken it for dead."""
+    HUNG = "hung"
+    """It has never begun to work."""
     STOPPED = "stopped"
     """It had to go, for no fault of its jobs."""
 
@@ -107,6 +109,13 @@ class Ward:
     @property
     def is_working(self) -> bool:
         return self.stage in (Stage.WORKING, Stage.RETIRING, Stage.STOPPING)
+
+    @property
+    def is_starting(self) -> bool:
+        """It imports the app, or runs its hooks. What is on its way to be heard counts: it may have begun meanwhile."""
+        if self.stage is Stage.STARTING:
+            return True
+        return self.stage is Stage.WORKING and not self.working_since and not self.flight().turned_at
 
     @property
     def was_told_to_stop(self) -> bool:
