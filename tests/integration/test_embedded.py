@@ -12,7 +12,11 @@ from uuid import UUID, uuid4
 import pytest
 
 from holdfast import ConfigurationError, Holdfast, JobFailed, JobState, Retry, State, StoreUnavailable
+from holdfast.lifecycle import Transition
+from holdfast.outcome import Outcome
 from holdfast.store import NewWorker, WorkerRecord
+from holdfast.worker.runs import Run
+from holdfast.worker.station import Station
 
 _PATIENCE = 30.0
 """A limit for hangs, not a measure of speed."""
@@ -163,6 +167,36 @@ async def test_a_worker_leaves_no_thread_behind_when_it_begins_anew_or_ends(hf: 
         assert threads() > before, "nobody has waited for the one that is stuck"
         may_end.set()
         await _until(are_gone)
+
+
+@pytest.mark.parametrize("kind", ["async", "thread"])
+async def test_a_worker_that_can_not_tell_what_came_of_a_job_begins_anew_and_runs_it_again(
+    hf: Holdfast, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    """Otherwise the job would be in its hands for as long as it lives."""
+
+    @hf.task(name="async")
+    async def on_the_loop() -> int:
+        return 7
+
+    @hf.task(name="thread")
+    def in_a_thread() -> int:
+        return 7
+
+    decide, tries = Station._decide, 0
+
+    def fail_at_first(station: Station, run: Run, outcome: Outcome) -> Transition:
+        nonlocal tries
+        tries += 1
+        if tries == 1:
+            raise MemoryError
+        return decide(station, run, outcome)
+
+    monkeypatch.setattr(Station, "_decide", fail_at_first)
+    async with asyncio.timeout(_PATIENCE), hf, hf.worker():
+        job = await (on_the_loop if kind == "async" else in_a_thread).aenqueue()
+        assert await job.aresult() == 7
+    assert tries == 2
 
 
 async def test_an_app_may_end_while_its_worker_begins_anew(hf: Holdfast, monkeypatch: pytest.MonkeyPatch) -> None:

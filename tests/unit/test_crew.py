@@ -172,6 +172,59 @@ async def test_the_end_of_a_call_is_told_by_its_thread_although_the_event_loop_i
     assert order == ["called", "ended"]
 
 
+@pytest.mark.parametrize("what", ["_done", "_loop"])
+async def test_a_call_that_ends_while_there_is_no_memory_to_tell_is_answered_when_there_is_some(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    short = Short(getattr(desk.crew, what))
+    monkeypatch.setattr(desk.crew, what, short)
+    assert await desk.run(lambda: 1) == (1, None)
+    assert short.tries == 0
+    assert await desk.run(lambda: 2) == (2, None), "and so is the next one"
+
+
+class Short:
+    """Says several times that there is no memory, when something is to be put into it or to be called there."""
+
+    def __init__(self, real: Any) -> None:
+        self._real = real
+        self.tries = 3
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("append", "call_soon_threadsafe") and self.tries:
+            self.tries -= 1
+            raise MemoryError
+        return getattr(self._real, name)
+
+    def __len__(self) -> int:
+        return len(self._real)
+
+
+async def test_an_answer_that_fails_keeps_no_other_from_being_given(desk: Desk) -> None:
+    told: list[str] = []
+    reached = asyncio.Event()
+
+    def fail(value: Any, error: BaseException | None) -> None:
+        told.append("first")
+        raise MemoryError
+
+    def note(value: Any, error: BaseException | None) -> None:
+        told.append("second")
+        reached.set()
+
+    failures: list[Any] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, about: failures.append(about["exception"]))
+    for answer in (fail, note):
+        ended = threading.Event()
+        desk.crew.start(lambda: None, contextvars.copy_context(), answer, NEVER, ended.set)
+        assert ended.wait(PATIENCE), "while this loop waits, so both are told of together"
+    async with asyncio.timeout(PATIENCE):
+        await reached.wait()
+    assert told == ["first", "second"]
+    assert [type(failure) for failure in failures] == [MemoryError]
+
+
 # ── soft timeouts ────────────────────────────────────────────────────────────────────────────────────────────────────
 
 

@@ -17,6 +17,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Coroutine, Iterator
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
 
@@ -36,7 +37,7 @@ from tests.worker.history import here
 
 NEVER = 3600.0
 log = logging.getLogger("app")
-hoarded: list[bytearray] = []
+hoarded: list[Any] = []
 
 
 @contextlib.contextmanager
@@ -289,6 +290,24 @@ def make_app(url: str | None = None) -> Holdfast:
             except BaseException as cancelled:
                 raise ConnectionError("lost in the middle of it") from cancelled
 
+    @hf.task(bind=True, retry=soon)
+    def devour_beside(ctx: Context, keeps: bool) -> None:
+        """Takes all the memory that its process may have, and may keep it for good."""
+        with told(ctx):
+            hoard: list[Any] = []
+            _, most = resource.getrlimit(resource.RLIMIT_AS)
+            limit = _address_space() + (64 << 20)
+            resource.setrlimit(resource.RLIMIT_AS, (limit, most))
+            if keeps:
+                hoarded.append(hoard)
+            size = 1 << 24
+            while size > 16:
+                try:
+                    hoard.append(bytearray(size))
+                except MemoryError:
+                    size //= 2
+            raise MemoryError
+
     # ── alone in a process ───────────────────────────────────────────────────────────────────────────────────────────
 
     @hf.task(bind=True, isolation="process")
@@ -481,6 +500,10 @@ def _when_blocked() -> str:
 
 def _note_cancellation(ctx: Context) -> None:
     here().write("is cancelled", job=ctx.job_id, note=str(ctx.is_cancelled))
+
+
+def _address_space() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
 
 
 def _time_left(ctx: Context) -> float:

@@ -9,6 +9,7 @@ tells.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import hashlib
 import logging
@@ -18,7 +19,7 @@ import signal
 import socket
 import sys
 import time
-from typing import Final
+from typing import Any, Final
 from uuid import UUID
 
 import msgspec
@@ -166,6 +167,7 @@ class Child:
         # What is there now stays. What jobs leave behind is looked through less often than by default.
         gc.freeze()
         gc.set_threshold(10_000, 20, 20)
+        _end_without_memory(asyncio.get_running_loop())
         working = asyncio.create_task(station.run())
         reports = asyncio.create_task(reporting.run())
         line.say(Ready())
@@ -213,6 +215,27 @@ class Child:
                     return 0
                 case Go():
                     pass
+
+
+def _end_without_memory(loop: asyncio.AbstractEventLoop) -> None:
+    """A callback of the loop that found no memory may have been the last hope of a job, or of all of them.
+
+    Nobody would notice: whatever it was to wake sleeps on. So the process ends, and all that it held runs again.
+    """
+    usual = loop.get_exception_handler()
+
+    def handle(loop: asyncio.AbstractEventLoop, about: dict[str, Any]) -> None:
+        if "handle" in about and isinstance(about.get("exception"), MemoryError):
+            with contextlib.suppress(BaseException):
+                log.critical("there is no memory left to go on: this child ends")
+                tell_the_rest()
+            os._exit(CRASHED)
+        if usual is None:
+            loop.default_exception_handler(about)
+        else:
+            usual(loop, about)
+
+    loop.set_exception_handler(handle)
 
 
 def _shown_place(app: Holdfast) -> str:

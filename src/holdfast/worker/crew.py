@@ -23,6 +23,8 @@ _set_exception.argtypes = (ctypes.c_ulong, ctypes.py_object)
 
 Answer = Callable[[Any, BaseException | None], None]
 
+_NO_MEMORY_FOR: Final = 0.05
+"""Seconds after which something for which there was no memory is worth another try."""
 _NO_THREAD_FOR: Final = 5.0
 """Seconds after which a call for which no thread could be started is worth another try."""
 
@@ -167,26 +169,49 @@ class Crew:
             if work is None:
                 return
             member.perform(work)
-            with self._lock:
-                if not work.is_lost:
-                    work.ended()
-                self._done.append(work)
-                is_told, self._is_told = self._is_told, True
-            if not is_told:
-                try:
-                    self._loop.call_soon_threadsafe(self._tell)
-                except RuntimeError:
-                    return  # the loop is closed: nobody wants to know
+            try:
+                self._hand_in(work)
+            except RuntimeError:
+                return  # the loop is closed: nobody wants to know
+
+    def _hand_in(self, work: Work) -> None:
+        """Have the loop answer. If there is no memory for that, wait until there is: it would never be answered."""
+        is_handed_in = False
+        while True:
+            try:
+                with self._lock:
+                    if not is_handed_in:
+                        if not work.is_lost:
+                            work.ended()
+                        self._done.append(work)
+                        is_handed_in = True
+                    is_told, self._is_told = self._is_told, True
+                if not is_told:
+                    self._wake()
+                return
+            except MemoryError:
+                time.sleep(_NO_MEMORY_FOR)
+
+    def _wake(self) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._tell)
+        except BaseException:
+            self._is_told = False
+            raise
 
     def _tell(self) -> None:
         with self._lock:
             self._is_told = False
-        while self._done:
-            work = self._done.popleft()
-            self._prompter.forget(work)
-            if not work.is_lost:
-                self._busy -= 1
-                work.answer(work.value, work.error)
+        try:
+            while self._done:
+                work = self._done.popleft()
+                self._prompter.forget(work)
+                if not work.is_lost:
+                    self._busy -= 1
+                    work.answer(work.value, work.error)
+        finally:
+            if self._done:  # whatever went wrong with one, the others are answered
+                self._loop.call_soon(self._tell)
 
 
 class Prompter:

@@ -56,6 +56,8 @@ class Executor:
         self._tasks: set[asyncio.Task[None]] = set()
         self.crew = Crew(self._loop)
         self.on_finish: Callable[[Run, Outcome], None] = lambda run, outcome: None
+        self.on_failure: Callable[[BaseException], None] = lambda failure: None
+        """What came of a run could not be passed on, for want of memory for example: nobody will ever hear of it."""
 
     def start(self, run: Run) -> None:
         if run.place is Place.LOOP:
@@ -85,6 +87,13 @@ class Executor:
 
     def _report(self, run: Run, value: Any, error: BaseException | None) -> None:
         """What came of it is known: the value that the task returned, or the exception that left it."""
+        try:
+            self._take(run, value, error)
+        except BaseException as failure:
+            self.on_failure(failure)
+            raise
+
+    def _take(self, run: Run, value: Any, error: BaseException | None) -> None:
         if run.is_written_off:
             return
         if run.plan.is_transactional and (transaction := opened_by(run)) is not None:
@@ -105,7 +114,14 @@ class Executor:
         outcome = await conclude(run, transaction, value, error, self._engine.clock.now())
         if not run.is_written_off:
             run.handle = None
+            self._finish(run, outcome)
+
+    def _finish(self, run: Run, outcome: Outcome) -> None:
+        try:
             self.on_finish(run, outcome)
+        except BaseException as failure:
+            self.on_failure(failure)
+            raise
 
     def _background(self, coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(coroutine)
@@ -216,7 +232,7 @@ class Executor:
             outcome = outcome_of(run, error, self._engine.clock.now())
         run.driven = run.stopper = run.handle = None
         if not run.is_written_off:
-            self.on_finish(run, outcome)
+            self._finish(run, outcome)
 
     def _context(self, run: Run) -> Context:
         if run.context is None:

@@ -89,6 +89,7 @@ class Station:
         self._recorder = recorder
         self._executor = executor
         self._executor.on_finish = self._finish
+        self._executor.on_failure = self._fail
         # Times are time.monotonic(), which other processes can compare. A loop counts the same, but may be behind.
         self._loop = asyncio.get_running_loop()
         self._demand = Demand(slots)
@@ -101,6 +102,8 @@ class Station:
         self._settler.is_awaited = self._trains.__bool__
         self._ahead = [Ahead() for _ in slots.pools]
         self._running: dict[int, Run] = {}
+        self._failure: asyncio.Future[None] = self._loop.create_future()
+        """Ends all of this, once something has gone wrong after which a job would be in its slot for ever."""
         self._wake = asyncio.Event()
         self._idle = asyncio.Event()
         self._is_quiet = False
@@ -136,7 +139,7 @@ class Station:
         tasks = [asyncio.create_task(work(), name=f"holdfast-{name}") for name, work in services.items()]
         try:
             # None of them ends by itself, and none of them may end unnoticed.
-            await asyncio.gather(*tasks)
+            await asyncio.gather(*tasks, self._failure)
         finally:
             for task in tasks:
                 task.cancel()
@@ -455,6 +458,10 @@ class Station:
         else:
             self._settle(run.slot, job, self._decide(run, outcome))
         self._go_on(pool)
+
+    def _fail(self, failure: BaseException) -> None:
+        if not self._failure.done():
+            self._failure.set_exception(failure)
 
     def _go_on(self, pool: int) -> None:
         """A slot is free: the next one may start."""
