@@ -87,6 +87,15 @@ def make_app(url: str | None = None) -> Holdfast:
             await asyncio.sleep(_long_at_first(ctx))
             return "unstuck"
 
+    @hf.task(bind=True)
+    async def starve(ctx: Context) -> str:
+        """Leaves the event loop without memory for something, at first."""
+        with told(ctx):
+            if seconds := _long_at_first(ctx):
+                asyncio.get_running_loop().call_soon(_find_no_memory)
+            await asyncio.sleep(seconds)
+            return "fed"
+
     @hf.task(bind=True, timeout="1s", retry=once)
     async def block(ctx: Context, seconds: float = NEVER) -> str:
         """Blocks the event loop, and with it all its neighbours."""
@@ -500,6 +509,10 @@ def _when_blocked() -> str:
 
 def _note_cancellation(ctx: Context) -> None:
     here().write("is cancelled", job=ctx.job_id, note=str(ctx.is_cancelled))
+
+
+def _find_no_memory() -> None:
+    raise MemoryError
 
 
 def _address_space() -> int:

@@ -24,3 +24,14 @@ def test_the_neighbours_of_who_takes_all_the_memory_complete(client: Client, kee
         assert {record.state for record in client.ends_of(neighbours)} == {JobState.COMPLETED}
         assert client.enqueue("thread_sleep", seconds=0).result("60s") == "slept", "and there is one that works"
         assert client.count() == len(neighbours) + 2
+
+
+def test_a_child_whose_event_loop_finds_no_memory_ends_and_its_jobs_run_elsewhere(client: Client) -> None:
+    """What the loop was about to call may have been all that a job was waiting for."""
+    with Program(client.url, client.history, "-p", "1") as program:
+        (worker,) = client.working()
+        job = client.enqueue("starve")
+        assert job.result("60s") == "fed"
+        assert (job.record().attempt, job.record().crashes) == (1, 1)
+        program.says("there is no memory left to go on: this child ends")
+        assert worker.pid != client.history.read("end", job.id)[-1].pid
