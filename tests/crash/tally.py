@@ -16,6 +16,8 @@ import pytest
 
 from tests.crash.checker import PROMISED, PROMISES, Fate, Findings, quantile
 
+LATEST_KILL: Final = 1.0
+"""Seconds after its hard timeout at which whoever overruns it is killed."""
 _PROPERTY: Final = "findings"
 _LONGEST_RUN: Final = 40 * 60
 """Seconds: twice as long as it takes."""
@@ -34,8 +36,15 @@ def keep(url: str, findings: Findings) -> None:
             "runs": findings.runs,
             "broken": {promise: len(jobs) for promise, jobs in findings.broken.items()},
             "recovery": {fate.value: times for fate, times in findings.recovery.items()},
+            "late": [],
         }
     )
+
+
+def keep_kill(url: str, late: float) -> None:
+    """Count a job that was stopped so many seconds after its hard timeout, by the worker's own record."""
+    nothing: dict[str, Any] = {"jobs": 0, "runs": 0, "broken": {}, "recovery": {}}
+    _kept.append({"database": url.partition(":")[0], **nothing, "late": [late]})
 
 
 class Tally:
@@ -46,6 +55,7 @@ class Tally:
         self.runs = 0
         self.broken = dict.fromkeys(PROMISES, 0)
         self.recovery: dict[Fate, list[float]] = {fate: [] for fate in Fate}
+        self.late: list[float] = []
 
     def add(self, kept: dict[str, Any]) -> None:
         self.jobs += kept["jobs"]
@@ -54,10 +64,12 @@ class Tally:
             self.broken[promise] += number
         for fate, times in kept["recovery"].items():
             self.recovery[Fate(fate)] += times
+        self.late += kept["late"]
 
     @property
     def is_clean(self) -> bool:
         is_late = any(max(times, default=0.0) > PROMISED[fate] for fate, times in self.recovery.items())
+        is_late = is_late or max(self.late, default=0.0) > LATEST_KILL
         return not is_late and not any(self.broken.values())
 
     def lines(self) -> Iterator[str]:
@@ -65,16 +77,17 @@ class Tally:
         yield f"{self.jobs:,} jobs in {self.runs:,} runs: {broken}"
         for fate, times in self.recovery.items():
             yield f"  {fate:<20} {_row(times, PROMISED[fate])}"
+        yield f"  {'hard timeout':<20} {_row(self.late, LATEST_KILL, 'killed after it')}"
 
 
-def _row(times: list[float], promised: float) -> str:
+def _row(times: list[float], promised: float, what: str = "runs again") -> str:
     if not times:
         return "not measured"
     shown = "  ".join(f"{name} {quantile(times, part):5.2f} s" for name, part in _QUANTILES)
     if math.isinf(promised):
-        return f"{len(times):5} runs again  {shown}  until the next worker was started, and had taken over"
+        return f"{len(times):5} {what}  {shown}  until the next worker was started, and had taken over"
     verdict = "kept" if max(times) <= promised else "LATE"
-    return f"{len(times):5} runs again  {shown}  promised {promised:2.0f} s: {verdict}"
+    return f"{len(times):5} {what}  {shown}  promised {promised:2.0f} s: {verdict}"
 
 
 _QUANTILES: Final = (("p50", 0.5), ("p99", 0.99), ("max", 1.0))

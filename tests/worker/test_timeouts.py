@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.job import JobState
+from holdfast.job import JobRecord, JobState
+from tests.crash.rounds import IS_THOROUGH
+from tests.crash.tally import LATEST_KILL, keep_kill
 from tests.worker.database import DATABASES, database
 from tests.worker.history import History
 from tests.worker.program import PATIENCE, Client, Program, client_of, is_alive
@@ -15,7 +18,8 @@ from tests.worker.program import PATIENCE, Client, Program, client_of, is_alive
 LIMIT = 1.0
 """The hard timeout of the tasks here, in seconds."""
 SLACK = 2.0
-"""More than the second that is promised: for a machine on which all tests run at once."""
+"""More than the second that is promised, for a machine on which all tests run at once. The long form allows none."""
+EPISODES = pytest.mark.parametrize("episode", range(4 if IS_THOROUGH else 1))
 
 
 @pytest.fixture(scope="module", params=DATABASES)
@@ -43,9 +47,17 @@ def _death_of(pid: int) -> float:
     return time.monotonic()
 
 
+def _lateness(record: JobRecord) -> float:
+    """Seconds between the end of its time and its being stopped, as its worker has recorded it."""
+    told = re.search(r"Stopped after ([\d.]+) s", record.error_message or "")
+    assert told is not None, record.error_message
+    return round(float(told[1]) - LIMIT, 3)
+
+
+@EPISODES
 @pytest.mark.parametrize("task", ["block", "swallow", "thread_hang", "hold_interpreter", "alone_hang"])
 def test_who_overruns_its_time_is_killed_and_charged_and_its_neighbours_are_not(
-    client: Client, task: str, record_property: Callable[[str, object], None]
+    client: Client, task: str, episode: int, record_property: Callable[[str, object], None]
 ) -> None:
     (worker,) = client.working()
     if task == "alone_hang":  # which disturbs nobody
@@ -65,6 +77,8 @@ def test_who_overruns_its_time_is_killed_and_charged_and_its_neighbours_are_not(
     record = client.end_of(guilty)
     assert (record.state, record.error_type, record.attempt) == (JobState.DEAD, "HardTimeout", 1)
     assert client.kinds(guilty) == ["timeout"]
+    keep_kill(client.url, _lateness(record))
+    assert 0 <= _lateness(record) <= LATEST_KILL + (0 if IS_THOROUGH else SLACK)
     for job in neighbours:
         assert job.result("60s") in ("slept", "unstuck")
         record = job.record()
