@@ -234,15 +234,43 @@ def test_a_worker_whose_first_import_hangs_can_be_stopped(client: Client, broken
         assert program.stop() == 0
 
 
+_WRITES_DOWN_STARTS = """
+from holdfast.supervision.supervisor import Supervisor
+from tests.worker.history import here
+
+def before(name, what):
+    real = getattr(Supervisor, name)
+    def call(self):
+        here().write(what)
+        return real(self)
+    setattr(Supervisor, name, call)
+
+before("_start_child", "starts a child")
+before("_pause_before_the_next", "has lost a child")
+"""
+
+
+def _waits(history: History) -> list[tuple[int, float]]:
+    """How long a child that was started after a second failure, or a later one, had to wait, and after which."""
+    waits, failures, failed_at = [], 0, 0.0
+    for event in history.read():
+        if event.what == "has lost a child":
+            failures, failed_at = failures + 1, event.at
+        elif event.what == "starts a child" and failures > 1:
+            waits.append((failures, event.at - failed_at))
+    return waits
+
+
 def test_children_that_die_at_once_are_started_again_more_and_more_slowly(
     client: Client, broken: Callable[[str], str]
 ) -> None:
     body = APP.format(body="") + "\n@hf.on_startup\ndef die(state):\n    import os; os._exit(9)\n"
-    with Program(client.url, client.history, "-p", "1", app=broken(body)) as program:
-        program.says("child 3 ended with status 9")
-        assert "child 5 " not in program.output
+    with Program(client.url, client.history, "-p", "1", app=broken(body), prelude=_WRITES_DOWN_STARTS) as program:
+        waits = until(lambda: found if len(dict(found := _waits(client.history))) >= 2 else None, "two pauses")
         program.send(signal.SIGTERM)
         assert program.wait() == 0
+    for failures, wait in waits:
+        assert wait >= min(0.5 * 2**failures, 30), f"the pause after failure {failures}, and it may be longer"
 
 
 def test_an_app_that_breaks_later_does_not_end_a_worker_that_works(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -181,19 +181,28 @@ def test_a_second_signal_stops_at_once(client: Client) -> None:
         for job in jobs:
             record = job.record()
             assert (record.state, record.attempt, record.crashes) == (JobState.PENDING, 0, 0)
-        assert client.workers() == []
+        assert [each.dead_at is None for each in client.app.workers.list()] == [False, False], "nobody waits for them"
 
 
-def test_a_signal_while_it_starts_stops_it(client: Client) -> None:
-    for moment in (0.3, 0.8):
-        with Program(client.url, client.history, "-p", "1") as program:
-            time.sleep(moment)  # whatever it does by then
-            started = time.monotonic()
-            status = program.stop()
-            # Before the program has begun to listen, the signal ends it as it ends any program.
-            assert status in (0, -signal.SIGTERM)
-            assert time.monotonic() - started < 10
-            assert client.workers() == []
+MOMENTS: dict[str, Callable[[Program, Client], object]] = {
+    "it is a process": lambda program, _: program.pid,
+    "it has a child": lambda program, _: until(program.children, "a child"),
+    "its child imports the app": lambda _, client: until(lambda: client.history.read("import"), "the import"),
+    "its child runs a hook": lambda _, client: until(lambda: client.history.read("hook"), "the hook"),
+    "it has told what it is": lambda program, _: program.is_listening(),
+}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_signal_while_it_starts_stops_it(client: Client, moment: str) -> None:
+    with Program(client.url, client.history, "-p", "1", app="tests.worker.slow_to_start:hf") as program:
+        MOMENTS[moment](program, client)
+        started = time.monotonic()
+        status = program.stop()
+        # Before the program has begun to listen, the signal ends it as it ends any program.
+        assert status in ((0, -signal.SIGTERM) if moment == "it is a process" else (0,))
+        assert time.monotonic() - started < 10
+        assert client.app.workers.list() == [], "it has taken leave, if it was registered"
 
 
 def test_a_reader_of_the_log_who_has_stopped_reading_holds_up_nobody(client: Client) -> None:
