@@ -108,8 +108,12 @@ class _KernelEventLoop(asyncio.SelectorEventLoop):
                 return sock
         raise failure or OSError("the name of the host stands for no address")
 
-    async def getaddrinfo(self, *args: Any, **options: Any) -> Any:
+    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
         """In a thread of its own, since that of an executor would be a greenlet that never gets its turn."""
+        # That thread must import nothing, neither the codec for names nor what is asked: gevent has put locks of its own
+        # into imports, and for those it might wait for longer than anybody waits for a connection.
+        name = host.encode("idna") if isinstance(host, str) else host
+        find = _original("socket", "getaddrinfo")
         future: asyncio.Future[Any] = self.create_future()
 
         def answer(give: Callable[[Any], None], what: Any) -> None:
@@ -118,7 +122,7 @@ class _KernelEventLoop(asyncio.SelectorEventLoop):
 
         def look() -> None:
             try:
-                give, what = future.set_result, _original("socket", "getaddrinfo")(*args, **options)
+                give, what = future.set_result, find(name, port, **options)
             except Exception as error:
                 give, what = future.set_exception, error
             with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits any more
