@@ -110,8 +110,8 @@ class _KernelEventLoop(asyncio.SelectorEventLoop):
 
     async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> Any:
         """In a thread of its own, since that of an executor would be a greenlet that never gets its turn."""
-        # That thread must import nothing, neither the codec for names nor what is asked: gevent has put locks of its own
-        # into imports, and for those it might wait for longer than anybody waits for a connection.
+        # That thread must import nothing, neither the codec for names nor what is asked: gevent has put locks of its
+        # own into imports, and for those it might wait for longer than anybody waits for a connection.
         name = host.encode("idna") if isinstance(host, str) else host
         find = _original("socket", "getaddrinfo")
         future: asyncio.Future[Any] = self.create_future()

@@ -23,8 +23,8 @@ from holdfast.turns import Bounds
 
 _MOST_WAKES: Final = 200
 """To take at once. Each may be of many lines."""
-_MOST_OPENED: Final = 1000
-"""Lines that one claim opens before it takes jobs. What it leaves, the next one opens."""
+_MOST_MADE: Final = 1000
+"""Lines that one claim makes before it takes jobs. What it leaves, the next one opens."""
 _MOST_ROUNDS: Final = 3
 """How often a claim looks whether lines that another claimer was at have left it something."""
 
@@ -102,22 +102,23 @@ class LinedClaims:
         Most are opened by the claim itself. Here those are made that are not there, and tenants give turns to theirs:
         who does that may have to wait for others, and must have nothing in his hands then.
         """
-        opened = 0
+        made = 0
         had_to = False
         while True:
-            told, has_more, is_needed = await office.transact(
-                lambda it: self._take_wakes(it, queue, _MOST_OPENED - opened)  # noqa: B023 - it is awaited here
+            most = _MOST_MADE - made
+            news, has_more, is_needed = await office.transact(
+                lambda it: self._take_wakes(it, queue, most)  # noqa: B023 - it is awaited here
             )
-            opened += told
+            made += news
             had_to |= is_needed
-            if not has_more or opened >= _MOST_OPENED:
+            if not has_more or made >= _MOST_MADE:
                 break
         self._told = self._told | {queue} if had_to else self._told - {queue}
         return has_more
 
     async def _take_wakes(self, it: Transaction, queue: str, most: int) -> tuple[int, bool, bool]:
-        """Open some. Of how many lines there were wakes; whether there may be more, but for those that are left for
-        later; and whether no claim could do it.
+        """Open some. How many had to be made; whether there may be more, but for those that are left for later; and
+        whether no claim could do it.
         """
         ((row),) = await it.fetch("take_wakes", queue, _MOST_WAKES, most)
         found = rows.wakes(row, queue)
@@ -132,7 +133,7 @@ class LinedClaims:
             rules, priorities = zip(*left.values(), strict=True)
             await it.fetch("put_back_wakes", queue, list(left), priorities, rules)
         is_needed = bool(found.news) or any(line.tenant is not None for line in found.lines)
-        return found.told, found.has_more and not left, is_needed
+        return len(found.news), found.has_more and not left, is_needed
 
 
 class _Round:

@@ -327,8 +327,6 @@ class Wakes(msgspec.Struct):
 
     has_more: bool
     """There may be more than these."""
-    told: int
-    """Of how many lines these are."""
     lines: list[Line]
     """Those that are ours now."""
     news: dict[UUID, tuple[str, int]]
@@ -360,7 +358,7 @@ def wakes(row: Row, queue: str) -> Wakes:
         elif rule is not None:
             news[id] = rule, priority
         # Else nobody needs it: whoever makes a line opens it as well, also if he is just doing that.
-    return Wakes(row["has_more"], row["told"], lines, news, busy)
+    return Wakes(row["has_more"], lines, news, busy)
 
 
 def saved_lines(lines: Iterable[Line], known: Mapping[UUID, int]) -> tuple[list[Any], ...]:

@@ -1,21 +1,34 @@
 -- Lines that somebody has put jobs into, or made jobs ready in, each once: those that are there and that nobody else is
 -- at, locked; which others are there; and what was told of lines, unless it is known already. If the disk forgets that
 -- the wakes were taken, they are taken again. All of it in arrays, which cost least.
--- $1 queue, $2 how many wakes at the most, $3 of how many lines: the last one may be of some more.
+-- $1 queue, $2 how many wakes at the most, $3 of how many lines that have to be made: the last one may be of some more.
 with
 mine as materialized (
-    select ctid as spot, seq, cardinality(lines) as size
+    select ctid as spot, seq, lines
     from holdfast.wakes
     where queue = $1
     order by seq
     limit $2
     for update skip locked
 ),
+fresh as (
+    select
+        spot, seq,
+        count(*) filter (
+            where number = 1 and not exists (select from holdfast.lines where id = mentions.line offset 0)
+        ) as lines
+    from (
+        select spot, seq, line, row_number() over (partition by line order by seq) as number
+        from mine
+        cross join lateral unnest(lines) as told (line)
+    ) as mentions
+    group by spot, seq
+),
 taken as (
     delete from holdfast.wakes
     where ctid = any (array(
-        select spot from (select spot, size, sum(size) over (order by seq) as lines from mine) as counted
-        where lines - size < $3
+        select spot from (select spot, lines, sum(lines) over (order by seq) as sum from fresh) as counted
+        where sum - lines < $3
     ))
     returning seq, lines, priorities, rules
 ),
@@ -44,7 +57,6 @@ others as materialized (
 )
 select
     (select count(*) = $2 or count(*) > (select count(*) from taken) from mine) as has_more,
-    (select count(*) from told) as told,
     array(select id from found where id is not null) as ids,
     array(select priority from found where id is not null) as priorities,
     array(select cardinality(gates) from found where id is not null) as sizes,
