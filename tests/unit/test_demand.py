@@ -339,7 +339,7 @@ def test_slots_are_kept_free_for_jobs_that_must_start_where_others_wait_for_all_
         assert demand.has_reserve
         assert demand.at_once({"a": 9}) == {"a": kept}
         for _ in range(came):
-            assert demand.has_slot(0, is_urgent=True)
+            assert demand.has_kept_slot(0)
             demand.fetched(0)
             demand.started(0)
         assert demand.let_go({0: came}) == [0]

@@ -79,6 +79,7 @@ class Demand:
         """Queues that gave as many as could start at once, and may have more that must not be fetched ahead."""
         self._turns = [0] * len(self._sizes)
         self._reserve = Reserve(self._sizes)
+        self._kept = self._reserve.kept
         self.hope_for(self._pool_of)
 
     def pool_of(self, queue: str) -> int | None:
@@ -147,10 +148,12 @@ class Demand:
         """Some of those had to wait for too long."""
         self._trust_behind[pool] = max(self._trust_behind[pool] / 2, _LEAST_TRUST)
 
-    def has_slot(self, pool: int, *, is_urgent: bool = False) -> bool:
-        """Whether a job could start. `is_urgent`: it must, and may have a slot of the reserve."""
-        kept = 0 if is_urgent else self._reserve.of(pool)
-        return self._running[pool] < self._sizes[pool] - kept
+    def has_slot(self, pool: int) -> bool:
+        return self._running[pool] < self._sizes[pool] - self._kept[pool]
+
+    def has_kept_slot(self, pool: int) -> bool:
+        """For a job that must start, which may have one that is kept free for such."""
+        return self._running[pool] < self._sizes[pool]
 
     def started(self, pool: int, *, is_follower: bool = False) -> None:
         (self._followers if is_follower else self._ahead)[pool] -= 1
@@ -233,7 +236,7 @@ class Demand:
     @property
     def has_reserve(self) -> bool:
         """Whether all the slots that are to be kept free are."""
-        return all(self._free(pool) >= self._reserve.of(pool) for pool in range(len(self._sizes)))
+        return all(self._free(pool) >= self._kept[pool] for pool in range(len(self._sizes)))
 
     def let_go(self, came: Mapping[int, int]) -> list[int]:
         """The claim was answered, and brought so many that had to start. Which pools have slots for others now."""
@@ -244,7 +247,7 @@ class Demand:
 
     def at_once(self, wanted: Mapping[str, int]) -> dict[str, int]:
         """How many of those that were asked for could start when they come, for certain."""
-        free = [min(self._free(pool), self._reserve.of(pool) or size) for pool, size in enumerate(self._sizes)]
+        free = [min(self._free(pool), self._kept[pool] or size) for pool, size in enumerate(self._sizes)]
         found: dict[str, int] = {}
         for queue, number in wanted.items():
             pool = self.pool_of(queue)

@@ -88,27 +88,24 @@ class Executor:
     def _report(self, run: Run, value: Any, error: BaseException | None) -> None:
         """What came of it is known: the value that the task returned, or the exception that left it."""
         try:
-            self._take(run, value, error)
+            if run.is_written_off:
+                return
+            if run.plan.is_transactional and (transaction := opened_by(run)) is not None:
+                run.driven = run.stopper = None  # it is over: a timeout or a cancellation comes too late
+                run.handle = self._background(self._conclude(run, transaction, value, error))
+                return
+            if error is None:
+                try:
+                    outcome: Outcome = Completed(run.plan.encode_result(value))
+                except BaseException as refusal:
+                    outcome = outcome_of(run, refusal, self._engine.clock.now())
+            else:
+                outcome = outcome_of(run, error, self._engine.clock.now())
+            run.driven = run.stopper = run.handle = None
+            self.on_finish(run, outcome)
         except BaseException as failure:
             self.on_failure(failure)
             raise
-
-    def _take(self, run: Run, value: Any, error: BaseException | None) -> None:
-        if run.is_written_off:
-            return
-        if run.plan.is_transactional and (transaction := opened_by(run)) is not None:
-            run.driven = run.stopper = None  # it is over: a timeout or a cancellation comes too late
-            run.handle = self._background(self._conclude(run, transaction, value, error))
-            return
-        if error is None:
-            try:
-                outcome: Outcome = Completed(run.plan.encode_result(value))
-            except BaseException as refusal:
-                outcome = outcome_of(run, refusal, self._engine.clock.now())
-        else:
-            outcome = outcome_of(run, error, self._engine.clock.now())
-        run.driven = run.stopper = run.handle = None
-        self.on_finish(run, outcome)
 
     async def _conclude(self, run: Run, transaction: TaskTransaction, value: Any, error: BaseException | None) -> None:
         outcome = await conclude(run, transaction, value, error, self._engine.clock.now())

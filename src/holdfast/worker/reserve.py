@@ -15,20 +15,17 @@ class Reserve:
     def __init__(self, sizes: Sequence[int]) -> None:
         self._most = [max(1, size // 2) for size in sizes]
         self._next = [1] * len(sizes)
-        self._kept = [0] * len(sizes)
-
-    def of(self, pool: int) -> int:
-        """How many of its slots are kept free now."""
-        return self._kept[pool]
+        self.kept = [0] * len(sizes)
+        """How many slots of each pool are kept free now."""
 
     def keep(self, pool: int) -> None:
-        self._kept[pool] = self._next[pool]
+        self.kept[pool] = self._next[pool]
 
     def let_go(self, came: Mapping[int, int]) -> list[int]:
         """The claim is over, and brought so many to each pool that had to start. Which pools have slots back."""
-        pools = [pool for pool, kept in enumerate(self._kept) if kept]
+        pools = [pool for pool, kept in enumerate(self.kept) if kept]
         for pool in pools:
-            kept, number = self._kept[pool], came.get(pool, 0)
+            kept, number = self.kept[pool], came.get(pool, 0)
             self._next[pool] = min(2 * kept, self._most[pool]) if number >= kept else max(1, number)
-            self._kept[pool] = 0
+            self.kept[pool] = 0
         return pools

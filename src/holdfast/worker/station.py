@@ -110,8 +110,10 @@ class Station:
         self._is_asleep = False
         """The fetcher has nothing to ask for, until something changes."""
         self._is_claiming = False
+        self._keeps_reserve = False
+        """Some slots are kept free, for jobs that must start when they are claimed."""
         self._reserved: asyncio.Event | None = None
-        """Slots are waited for, for jobs that must start when they are claimed."""
+        """Those slots are waited for."""
         self._enforces_timeouts = enforces_timeouts
         self._isolates_suspects = isolates_suspects
         self._alarm: asyncio.TimerHandle | None = None
@@ -274,6 +276,7 @@ class Station:
     async def _keep_reserve(self, wanted: dict[str, int]) -> None:
         """Until the claim is answered. Where slots don't become free soon, it goes without."""
         self._demand.keep_reserve(wanted)
+        self._keeps_reserve = True
         if not self._demand.has_reserve:
             self._reserved = asyncio.Event()
             alarm = self._loop.call_later(_LONGEST_RESERVING, self._reserved.set)
@@ -308,8 +311,10 @@ class Station:
         finally:
             self._recorder.answered(claim)
             self._is_claiming = False
-            for pool in self._demand.let_go(came):
-                self._go_on(pool)
+            if self._keeps_reserve:
+                self._keeps_reserve = False
+                for pool in self._demand.let_go(came):
+                    self._fill(pool)
             self._look_idle()
         self._demand.answered(wanted, got, at_once)
         return len(jobs)
@@ -345,7 +350,7 @@ class Station:
             self._trains.add(lined[job.behind.int], run)
             return
         self._demand.fetched(pool)
-        if self._demand.has_slot(pool, is_urgent=is_urgent):
+        if self._demand.has_slot(pool) or (is_urgent and self._demand.has_kept_slot(pool)):
             self._start(run)
         elif job.delivery is Delivery.AT_MOST_ONCE:
             self._give_back(run)  # whatever is held and has not started could be lost with this process
@@ -468,16 +473,25 @@ class Station:
         ahead = self._ahead[pool]
         if ahead.has_lined:
             self._give_back_late_ones(ahead)
-        while ahead and self._demand.has_slot(pool):
-            self._start(ahead.next())
-        if self._reserved is not None and self._demand.has_reserve:
-            self._reserved.set()
+        if self._keeps_reserve:
+            self._fill(pool)
+            if self._reserved is not None and self._demand.has_reserve:
+                self._reserved.set()
+        else:
+            while ahead and not self._start(ahead.next()):
+                pass
         if not ahead and self._demand.is_idle(pool):
             self._demand.went_idle(pool, time.monotonic())
         if not self._running:
             self._look_idle()
         if self._is_asleep:
             self._wake.set()
+
+    def _fill(self, pool: int) -> None:
+        """Any number of slots may be free, or kept free."""
+        ahead = self._ahead[pool]
+        while ahead and self._demand.has_slot(pool):
+            self._start(ahead.next())
 
     def _give_back_late_ones(self, ahead: Ahead) -> None:
         """A rate allows for a short wait between claim and start, and the loop may have been blocked for longer."""
