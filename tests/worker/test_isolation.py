@@ -344,6 +344,14 @@ def publish() -> None: ...
 """
 
 
+def test_many_jobs_that_must_be_alone_share_processes_and_do_not_start_one_each(client: Client) -> None:
+    with Program(client.url, client.history, "-p", "1", "-c", "32"):
+        client.working()
+        jobs = client.enqueue_many("alone_sleep", 64, seconds=0)
+        assert {job.result("60s") for job in jobs} == {"slept"}
+    assert len({event.pid for event in client.history.read("start")}) < 32
+
+
 @alone
 def test_starts_of_processes_bring_no_more_jobs_into_a_window_than_its_rate_lets_through(
     client: Client, deploy: Deploy, options: str, delivery: Delivery

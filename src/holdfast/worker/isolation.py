@@ -29,6 +29,8 @@ from holdfast.worker.runs import Run
 
 log = logging.getLogger("holdfast.worker")
 
+_MOST_STARTING: Final = max(2, os.cpu_count() or 1)
+"""Processes at once."""
 _IDLE_FOR: Final = 30.0
 """Seconds after which a process without a job is ended."""
 _LONGEST_END: Final = 30.0
@@ -161,17 +163,23 @@ class Isolation:
         self._idle: list[Cell] = []
         self._leaving: dict[Cell, asyncio.Task[None]] = {}
         self._all: set[Cell] = set()
+        self._starting = 0
+        self._freed = asyncio.Event()
+        """A process is ready that was not, or another one may be started."""
 
     async def run(self, run: Run) -> Outcome:
         try:
-            outcome = None
+            outcome: Outcome | None = None
             while outcome is None:
+                has_waited = await self._may_have_one(run)
+                if run.stop is not None:
+                    return _never_begun(run)
                 cell, is_new = await self._free_cell()
                 try:
                     if run.stop is not None:
                         outcome = _never_begun(run)
-                    elif is_new and time.monotonic() > run.start_by:
-                        # Its rate may let others through before long. Claimed anew, it begins at once, in this process.
+                    elif (has_waited or is_new) and time.monotonic() > run.start_by:
+                        # Its rate may let others through before long. Claimed anew, it begins at once, where one is ready.
                         outcome = Interrupted(has_started=False)
                     else:
                         outcome = await self._run_in(cell, run)
@@ -203,6 +211,21 @@ class Isolation:
             return_exceptions=True,
         )
 
+    async def _may_have_one(self, run: Run) -> bool:
+        """Wait while as many are being started as there are cores, and none is ready; or until this one is to stop.
+
+        Whether it had to.
+
+        After a crash many jobs may have to be alone at once. If a process were started for each, they would keep the
+        event loop waiting, and everybody for whom it has something in its hands, such as the lock of a SQLite file.
+        """
+        has_waited = False
+        while not self._idle and self._starting >= _MOST_STARTING and run.stop is None:
+            has_waited = True
+            self._freed.clear()
+            await self._freed.wait()
+        return has_waited
+
     async def _free_cell(self) -> tuple[Cell, bool]:
         """One that is ready, and whether it is new."""
         while self._idle:
@@ -210,6 +233,14 @@ class Isolation:
             if cell.is_alive:
                 return cell, False
             self._all.discard(cell)
+        self._starting += 1
+        try:
+            return await self._new_cell(), True
+        finally:
+            self._starting -= 1
+            self._freed.set()
+
+    async def _new_cell(self) -> Cell:
         cell = Cell()
         self._all.add(cell)
         try:
@@ -220,7 +251,7 @@ class Isolation:
             if isinstance(error, OSError):  # no more processes, no more files
                 raise CantStart(str(error)) from error
             raise
-        return cell, True
+        return cell
 
     def _put_away(self, cell: Cell) -> None:
         if not cell.is_alive or cell.is_busy:
@@ -230,6 +261,7 @@ class Isolation:
             self._end(cell)
         else:
             self._idle.append(cell)
+            self._freed.set()
             cell.idle_since = time.monotonic()
             asyncio.get_running_loop().call_later(self._idle_for, self._end_if_idle, cell)
 
