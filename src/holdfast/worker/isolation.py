@@ -179,7 +179,7 @@ class Isolation:
                     if run.stop is not None:
                         outcome = _never_begun(run)
                     elif (has_waited or is_new) and time.monotonic() > run.start_by:
-                        # Its rate may let others through before long. Claimed anew, it begins at once, where one is ready.
+                        # Its rate may let others through before long. Claimed anew, it begins at once.
                         outcome = Interrupted(has_started=False)
                     else:
                         outcome = await self._run_in(cell, run)
