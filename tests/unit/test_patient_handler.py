@@ -7,6 +7,7 @@ import fcntl
 import logging
 import os
 import pty
+import re
 import socket
 import termios
 import threading
@@ -70,6 +71,24 @@ def test_what_is_too_much_is_left_out_and_counted(pipe: tuple[int, int]) -> None
     assert [line.split()[0] for line in lines] == [str(number) for number in range(len(lines))]
     assert 900 < len(lines) < 1200
     assert last == f"({3000 - len(lines):,} lines were left out, since nobody read them)"
+    handler.flush()
+    log(handler, "and then")
+    assert os.read(pipe[0], 100) == b"and then\n"
+
+
+def test_what_was_left_out_is_told_where_it_is_missing(pipe: tuple[int, int]) -> None:
+    """Some may fit again meanwhile, but not before all that came earlier is out."""
+    handler = PatientHandler(pipe[1])
+    for number in range(1500):
+        log(handler, f"{number} {'x' * 1000}")
+    lines = os.read(pipe[0], 1 << 16).decode().splitlines()
+    for number in range(1500, 3000):
+        log(handler, f"{number} {'x' * 1000}")
+    more = read(pipe[0], lambda text: b"left out" in text)
+    text = "\n".join(lines) + "\n".join(more)
+    numbers = [int(number) for number in re.findall(r"^(\d+) x", text, re.MULTILINE)]
+    assert numbers == sorted(numbers)
+    assert numbers[-1] < 1500, "there was never room for those, before all of the first ones were out"
 
 
 def test_nobody_is_waited_for_at_the_end_for_long(pipe: tuple[int, int]) -> None:

@@ -61,15 +61,25 @@ class PatientHandler(logging.Handler):
             self.handleError(record)
             return
         with self._lock:
-            if self._pending and self._size + len(line) > _MOST_PENDING:
-                self._left_out += 1
-                return
-            self._pending.append(line)
-            self._size += len(line)
+            if self._left_out or (self._pending and self._size + len(line) > _MOST_PENDING):
+                self._left_out += 1  # until all that came before is out, and this can be told where it belongs
+            else:
+                self._put(line)
             if self._at_rest.is_set():
                 self._write_what_fits()
                 if self._pending:
                     self._wait_for_the_reader()
+
+    def _put(self, line: bytes) -> None:
+        self._pending.append(line)
+        self._size += len(line)
+
+    def _first(self) -> bytes | None:
+        """The line that is next; None if all is out."""
+        if not self._pending and self._left_out:
+            self._put(f"({self._left_out:,} lines were left out, since nobody read them)\n".encode())
+            self._left_out = 0
+        return self._pending[0] if self._pending else None
 
     def flush(self) -> None:
         """For the end of the process: let those who read have what is there, but don't insist."""
@@ -86,8 +96,7 @@ class PatientHandler(logging.Handler):
 
     def _write_what_fits(self) -> None:
         try:
-            while self._pending:
-                line = self._pending[0]
+            while (line := self._first()) is not None:
                 written = self._try_to_write(line)
                 self._size -= written
                 if written < len(line):
@@ -118,15 +127,13 @@ class PatientHandler(logging.Handler):
 
     def _next(self) -> bytes | None:
         with self._lock:
-            if self._pending:
-                line = self._pending.popleft()
-                self._size -= len(line)
-                return line
-            if self._left_out:
-                left_out, self._left_out = self._left_out, 0
-                return f"({left_out:,} lines were left out, since nobody read them)\n".encode()
-            self._at_rest.set()
-            return None
+            line = self._first()
+            if line is None:
+                self._at_rest.set()
+                return None
+            self._pending.popleft()
+            self._size -= len(line)
+            return line
 
     def _write_whole(self, line: bytes) -> None:
         while line:
