@@ -46,15 +46,20 @@ async def test_a_wake_of_a_line_that_was_forgotten_is_let_go(store: PostgresStor
     assert await store.busy_queues() == []
 
 
+async def _leave_a_closed_line(database: Database, store: PostgresStore, worker: UUID) -> None:
+    """Of whose jobs nothing is known any more."""
+    await enqueue(store, line=limit(1))
+    await settle(store, await claim(store, worker), Complete())
+    assert await claim(store, worker) == [], "its line is closed"
+    await _forget_jobs(database)
+
+
 async def test_what_a_wake_tells_is_kept_while_its_line_is_being_forgotten(
     database: Database, store: PostgresStore, proxy: Proxy, make_store: Opener
 ) -> None:
     """Whoever takes the wake sees the line, and can't have it: soon nobody else could make it anew."""
     worker = await register(store)
-    await enqueue(store, line=limit(1))
-    await settle(store, await claim(store, worker), Complete())
-    assert await claim(store, worker) == [], "its line is closed"
-    await _forget_jobs(database)
+    await _leave_a_closed_line(database, store, worker)
     pruner = make_store(proxy.url)
     await pruner.open()
     held = proxy.plan(Harm.HOLD, text="lines = 0")
@@ -73,10 +78,7 @@ async def test_a_line_that_gets_a_job_while_others_are_forgotten_is_made_anew(
 ) -> None:
     """Between the pruner's looks at lines and at their jobs."""
     worker = await register(store)
-    await enqueue(store, line=limit(1))
-    await settle(store, await claim(store, worker), Complete())
-    assert await claim(store, worker) == [], "its line is closed"
-    await _forget_jobs(database)
+    await _leave_a_closed_line(database, store, worker)
     pruner = make_store(proxy.url)
     await pruner.open()
     held = proxy.plan(Harm.HOLD, text="delete from holdfast.lines")
